@@ -1,0 +1,1 @@
+"""The trioserve wire protocol, version 1, without I/O."""

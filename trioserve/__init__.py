@@ -1,0 +1,1 @@
+"""trioserve: a latency-first model server on Trio."""
