@@ -1,4 +1,4 @@
-"""Sphinx configuration: MyST pages, autodoc for the public lists, every warning an error (see the Makefile)."""
+"""Sphinx configuration: MyST pages, autodoc for the public lists, every warning an error."""
 
 import sys
 from importlib.metadata import version as installed_version
@@ -31,7 +31,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-# Sections of our docstrings beyond Google's: who may keep a buffer, what a cancelled call leaves, what comes first.
+# Sections beyond Google's: who may keep a buffer, what a cancelled call leaves behind, what comes first.
 napoleon_custom_sections = ["Ownership", "Cancellation", "Ordering"]
 
 # No inventory is fetched: the build needs no network and gives the same pages everywhere.

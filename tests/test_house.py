@@ -14,14 +14,14 @@ SHIPPED = ("trioserve/", "protocol/", "tools/")
 
 
 def tracked(*suffixes: str) -> list[str]:
-    """Files git knows or would add, so that a file is checked before it is committed and build output never is."""
+    """What git knows or would add: a file is checked before it is committed, build output never is."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
-        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        listed = [
-            str(path.relative_to(ROOT)) for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()
-        ]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        listed = done.stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):  # an unpacked source archive
+        found = [path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*")]
+        listed = [str(path.relative_to(ROOT)) for path in found]
     return [name for name in sorted(listed) if name.endswith(suffixes) and (ROOT / name).is_file()]
 
 
@@ -66,7 +66,9 @@ def test_module_names_say_something(name: str) -> None:
 
 
 # Spelled in halves, so that this file passes its own test.
-UNSAFE = re.compile("|".join(["pick" + "le", "mar" + r"shal\b", "she" + "lve", "dill", "allow_" + "pick" + "le"]))
+UNSAFE = re.compile(
+    "|".join(["pick" + "le", "mar" + r"shal\b", "she" + "lve", "dill", "allow_" + "pick" + "le"])
+)
 
 
 @pytest.mark.parametrize("name", SHIPPED_FILES)
