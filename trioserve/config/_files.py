@@ -1,4 +1,4 @@
-"""The files a model is made of: inside its folder, there, and with the contents they had when they were pinned."""
+"""The files a model is made of: inside its folder, there, and with the contents that were pinned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def file_problems(config: ModelConfig, origin: str) -> list[Problem]:
     problems = _file(config.directory, "file", config.file, "sha256", config.sha256, origin)
     if config.tokenizer:
         tokenizer = config.tokenizer
-        problems += _file(config.directory, "tokenizer.file", tokenizer.file, "tokenizer.sha256", tokenizer.sha256, origin)
+        problems += _file(
+            config.directory, "tokenizer.file", tokenizer.file, "tokenizer.sha256", tokenizer.sha256, origin
+        )
     return problems
 
 
@@ -30,15 +32,23 @@ def _file(directory: str, key: str, name: str, sha_key: str, sha256: str, origin
             hint = "a link that leads out of the folder counts as outside"
             return [Problem(origin, key, "a path inside the model's folder", shown(name), hint)]
         if not path.is_file():
-            return [Problem(origin, key, "a file that exists", f"{shown(name)}, which is not there", _neighbours(path))]
+            return [
+                Problem(
+                    origin, key, "a file that exists", f"{shown(name)}, which is not there", _neighbours(path)
+                )
+            ]
         found = sha256_of(path) if sha256 else ""
     except (OSError, ValueError, RuntimeError) as error:  # unreadable; a null byte; a loop of links
         return [Problem(origin, key, "a file that can be read", f"{shown(name)}: {error}")]
-    return [] if found == sha256 else [Problem(origin, sha_key, sha256, found, f"the contents of {shown(name)} have changed")]
+    return (
+        []
+        if found == sha256
+        else [Problem(origin, sha_key, sha256, found, f"the contents of {shown(name)} have changed")]
+    )
 
 
 def inside(directory: str | Path, name: str) -> Path | None:
-    """The absolute path of `name` in a folder with all links followed, None if that leads out of the folder."""
+    """The absolute path of `name` in a folder, all links followed; None if that leads out of it."""
     root = Path(directory).resolve()
     path = (root / name).resolve()
     return path if path.is_relative_to(root) and path != root else None
@@ -54,5 +64,7 @@ def _neighbours(path: Path) -> str:
     """A hint with the files that are there instead."""
     if not path.parent.is_dir():
         return ""
-    names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix == path.suffix)
+    names = sorted(
+        entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix == path.suffix
+    )
     return f"beside it: {', '.join(names[:5])}" if names else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 _GIVEN_WIDTH = 100
 """Characters of a given value that are shown, in code points."""
@@ -50,7 +49,7 @@ class ConfigError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as it would be written in TOML, shortened and without control characters."""
     match value:
         case None:
@@ -62,7 +61,12 @@ def shown(value: Any) -> str:
         case dict():
             text = "a table"
         case list():
-            text = "[" + ", ".join(shown(item) for item in value[:16]) + (", ..." if len(value) > 16 else "") + "]"
+            text = (
+                "["
+                + ", ".join(shown(item) for item in value[:16])
+                + (", ..." if len(value) > 16 else "")
+                + "]"
+            )
         case _:
             text = str(value)
     safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

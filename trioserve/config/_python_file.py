@@ -1,7 +1,8 @@
 """What the class of a Python model says of itself, without running its code here.
 
-Importing a user's file runs it: it may take gigabytes, patch the interpreter or end it. So a process of its own imports it,
-looks at the class and prints what that says as JSON; it is gone before the server starts. An executor imports the file again.
+Importing a user's file runs it: it may take gigabytes, patch the interpreter or end it. So a process of its
+own imports it, looks at the class and prints what that says as JSON; it is gone before the server starts. An
+executor imports the file again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import sys
 from typing import Any
 
 import msgspec
-from trioserve_protocol import DType
 
 from trioserve.config._model import ModelConfig
 from trioserve.config._problem import Problem, shown
+from trioserve_protocol import DType
 
 DESCRIBE_TIMEOUT_S = 60.0
 """Longest that importing a model's file may take, in seconds."""
@@ -44,14 +45,20 @@ def class_table(config: ModelConfig, file: str) -> tuple[dict[str, Any], list[Pr
         file: Where the configuration came from, for the problems.
 
     Returns:
-        The values by key of `ModelConfig` as a `model.toml` would have them, and no problem; or an empty table and one.
+        The values by key of `ModelConfig` as a `model.toml` would have them, and no problem; or an empty
+        table and one.
     """
     command = [sys.executable, "-m", _PROGRAM, str(config.file_path), config.class_name]
     # Imports must find there what they find here, however this process came by its path.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     try:
         done = subprocess.run(  # noqa: S603  the command is ours, the file is an argument of it
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=DESCRIBE_TIMEOUT_S, check=False
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DESCRIBE_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return {}, [_bad_file(config, file, f"an import of more than {DESCRIBE_TIMEOUT_S:.0f} s")]
@@ -79,7 +86,7 @@ def signature_clashes(configured: dict[str, Any], said: dict[str, Any], file: st
 
 
 def _plain(group: dict[str, Any]) -> list[tuple[str, str, list[int]]]:
-    """Tensors in their order, with one name for each datatype; an unknown one is complained about elsewhere."""
+    """Tensors in order, with one name a datatype; unknown ones are complained about elsewhere."""
     return [(name, _label(tensor["dtype"]), tensor["dims"]) for name, tensor in group.items()]
 
 

@@ -1,11 +1,12 @@
-"""A model repository: a folder of models, each a folder with a `model.toml` and its files, or one Python file.
+"""A model repository: a folder of models, each a folder with a `model.toml`, or a Python file.
 
     repository/
         minilm/            model.toml  model.onnx  tokenizer.json
         scale.py           a `trioserve.Model` subclass, with no further configuration
 
-Names that start with `.` or `_`, and files that are not Python, are no models. The code of a Python model never runs in the
-process that reads the repository: a short-lived process of its own tells the class's name and signature.
+Names that start with `.` or `_`, and files that are not Python, are no models. The code of a Python model
+never runs in the process that reads the repository: a short-lived process of its own tells the class's name
+and signature.
 """
 
 from __future__ import annotations
@@ -105,13 +106,17 @@ def _model_table(path: Path) -> tuple[Path, dict[str, Any], list[Problem]]:
 
 
 def _decode(table: dict[str, Any], file: Path) -> tuple[ModelConfig | None, list[Problem]]:
-    config, problems = decode(ModelConfig, {"name": file.stem, **table}, lambda _: str(file), hidden=("directory",))
+    config, problems = decode(
+        ModelConfig, {"name": file.stem, **table}, lambda _: str(file), hidden=("directory",)
+    )
     if config is None:
         return None, problems
     return msgspec.structs.replace(config, directory=str(file.absolute().parent)), []
 
 
-def _with_class(config: ModelConfig, table: dict[str, Any], file: Path) -> tuple[ModelConfig | None, list[Problem]]:
+def _with_class(
+    config: ModelConfig, table: dict[str, Any], file: Path
+) -> tuple[ModelConfig | None, list[Problem]]:
     """The configuration with what the class of a Python model says where the file says nothing."""
     said, problems = class_table(config, str(file))
     if not problems:

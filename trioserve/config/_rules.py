@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from trioserve.config._model import MODEL_NAME, TENSOR_NAME, ModelConfig, TensorConfig
 from trioserve.config._problem import Problem, did_you_mean, shown
@@ -51,11 +52,16 @@ def _backend(config: ModelConfig) -> Iterator[_Fault]:
         return
     for key, tensors in (("inputs", config.inputs), ("outputs", config.outputs)):
         if not tensors:
-            yield key, "at least one tensor", "nothing", f'for example [{key}.x] with dtype = "f4" and dims = [-1, 128]'
+            yield (
+                key,
+                "at least one tensor",
+                "nothing",
+                f'for example [{key}.x] with dtype = "f4" and dims = [-1, 128]',
+            )
     if config.class_name:
-        yield "class", "no such key, because backend is \"onnx\"", shown(config.class_name), ""
+        yield "class", 'no such key, because backend is "onnx"', shown(config.class_name), ""
     if config.args:
-        yield "args", "no such key, because backend is \"onnx\"", shown(config.args), ""
+        yield "args", 'no such key, because backend is "onnx"', shown(config.args), ""
 
 
 def _tensors(config: ModelConfig) -> Iterator[_Fault]:
@@ -63,7 +69,12 @@ def _tensors(config: ModelConfig) -> Iterator[_Fault]:
         for name, tensor in tensors.items():
             key = f"{group}.{name}"
             if not TENSOR_NAME.fullmatch(name):
-                yield key, "a name of up to 64 letters, digits and '_' that does not start with a digit", shown(name), ""
+                yield (
+                    key,
+                    "a name of up to 64 letters, digits and '_' that does not start with a digit",
+                    shown(name),
+                    "",
+                )
             yield from _tensor(key, tensor)
 
 
@@ -72,7 +83,12 @@ def _tensor(key: str, tensor: TensorConfig) -> Iterator[_Fault]:
         dtype = DType.parse(tensor.dtype)
     except ValueError:
         known = ", ".join(DTYPE_EXAMPLES)
-        yield f"{key}.dtype", f"a datatype such as {known}", shown(tensor.dtype), did_you_mean(tensor.dtype, DTYPE_EXAMPLES)
+        yield (
+            f"{key}.dtype",
+            f"a datatype such as {known}",
+            shown(tensor.dtype),
+            did_you_mean(tensor.dtype, DTYPE_EXAMPLES),
+        )
         return
     first, *rest = tensor.dims
     if first != -1:
@@ -103,10 +119,17 @@ def _text(config: ModelConfig) -> Iterator[_Fault]:
     if config.tokenizer is None:
         for name in texts:
             hint = "add a [tokenizer] table with its file"
-            yield f"inputs.{name}.dtype", "a datatype of fixed size, because there is no tokenizer", '"bytes"', hint
+            yield (
+                f"inputs.{name}.dtype",
+                "a datatype of fixed size, because there is no tokenizer",
+                '"bytes"',
+                hint,
+            )
     elif len(config.inputs) != 1 or len(texts) != 1 or config.inputs[texts[0]].dims != [-1]:
         expected = 'exactly one tensor with dtype = "bytes" and dims = [-1], because there is a tokenizer'
-        given = ", ".join(f"{name} {tensor.dtype} {shown(tensor.dims)}" for name, tensor in config.inputs.items())
+        given = ", ".join(
+            f"{name} {tensor.dtype} {shown(tensor.dims)}" for name, tensor in config.inputs.items()
+        )
         yield "inputs", expected, given or "nothing", ""
 
 
@@ -121,7 +144,7 @@ def _batching(config: ModelConfig) -> Iterator[_Fault]:
             yield "batching.max_tokens", "0, because there is no tokenizer", shown(batching.max_tokens), ""
         return
     buckets = batching.buckets
-    if not buckets or any(low >= high for low, high in zip(buckets, buckets[1:], strict=False)):
+    if not buckets or any(low >= high for low, high in pairwise(buckets)):
         yield "batching.buckets", "at least one length, ascending", shown(buckets), ""
     elif buckets[-1] < config.tokenizer.max_tokens:
         expected = f"a last bucket of at least tokenizer.max_tokens, which is {config.tokenizer.max_tokens}"

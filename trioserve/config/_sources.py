@@ -1,7 +1,8 @@
 """Where the server's configuration comes from: defaults < file < environment < flags.
 
-A value is named by its dotted key everywhere: `limits.max_connections` is that key in the file, `TRIOSERVE_LIMITS__MAX_CONNECTIONS`
-in the environment. A later source replaces single values of an earlier one, not whole tables.
+A value is named by its dotted key everywhere: `limits.max_connections` is that key in the file,
+`TRIOSERVE_LIMITS__MAX_CONNECTIONS` in the environment. A later source replaces single values of an earlier
+one, not whole tables.
 """
 
 from __future__ import annotations
@@ -23,17 +24,22 @@ ENV_PREFIX = "TRIOSERVE_"
 _FLAGS = "command line"
 _ENVIRONMENT = "environment"
 _NEARLY = 0.85
-"""How alike an unknown variable and a known one must be for it to be a misspelling and not somebody else's."""
+"""How alike an unknown variable and a known one must be for it to be a misspelling and not somebody
+else's."""
 
 
 def load_server_config(
-    file: str | Path | None = None, *, env: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
+    file: str | Path | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> ServerConfig:
     """Puts a server's configuration together.
 
     Args:
         file: A TOML file with the keys of `ServerConfig`, None for no file.
-        env: Environment variables; those called `TRIOSERVE_` and a key in capitals, with `__` for the dot, are used.
+        env: Environment variables; those called `TRIOSERVE_` and a key in capitals, with `__` for the dot,
+            are used.
         flags: Values by dotted key. None as a value means that the flag was not given.
 
     Returns:
@@ -93,14 +99,17 @@ def _from_environment(env: Mapping[str, str]) -> tuple[dict[str, Any], list[Prob
 
 
 def _bad_variable(name: str, kind: type, text: str) -> Problem:
-    """Kubernetes sets `<SERVICE>_PORT=tcp://...` for every service; one called trioserve meets our own variable."""
+    """Says what does not parse.
+
+    Kubernetes sets `<SERVICE>_PORT=tcp://...` for every service; one called trioserve takes ours.
+    """
     hint = "set enableServiceLinks: false in the pod" if text.startswith(("tcp://", "udp://")) else ""
     expected = "an integer" if kind is int else "a number"
     return Problem(_ENVIRONMENT, name, expected, shown(text), hint)
 
 
-def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key; a table on the way that the file gave another type is replaced, and so no longer complained about."""
+def _put(table: dict[str, Any], key: str, value: object) -> None:
+    """Sets a dotted key. What stands in the way of a table and is none is replaced."""
     *path, last = key.split(".")
     for part in path:
         if not isinstance(table.get(part), dict):

