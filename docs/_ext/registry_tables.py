@@ -1,11 +1,7 @@
 """Reference tables made from the code when the documentation is built, so that they cannot say something else.
 
-    ```{error-codes}
-    ```
-    ```{enum-table} trioserve_protocol.FrameType
-    ```
-    ```{struct-table} trioserve.config.ServerLimits
-    ```
+Three directives: `error-codes`; `enum-table` with an enumeration's full name; `struct-table` with that of a dataclass
+or msgspec struct.
 """
 
 import dataclasses

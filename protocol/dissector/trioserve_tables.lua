@@ -1,4 +1,4 @@
--- Written by tools/dev/dissector_tables.py from the registries of trioserve_protocol; a test compares.
+-- Written by tools/dev/dissector_tables.py from the protocol's registries; a test compares them.
 return {
   FRAME_TYPES = {
     [0x01] = "HELLO",

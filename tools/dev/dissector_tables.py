@@ -14,7 +14,7 @@ from pathlib import Path
 from trioserve_protocol import Codec, CutReason, DType, ErrorCode, Feature, FrameType, RequestClass, Tag
 
 TABLES = Path(__file__).parents[2] / "protocol" / "dissector" / "trioserve_tables.lua"
-HEAD = "-- Written by tools/dev/dissector_tables.py from the registries of trioserve_protocol; a test compares.\n"
+HEAD = "-- Written by tools/dev/dissector_tables.py from the protocol's registries; a test compares them.\n"
 
 
 def table(name: str, members: Iterable[Enum], number_format: str) -> str:
