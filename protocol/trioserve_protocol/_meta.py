@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final
 
@@ -154,7 +155,7 @@ def _outputs(found: Meta, value: bytes, limits: Limits) -> None:
     if not value or len(value) % 2 or len(value) > 2 * limits.max_tensors:
         raise bad_meta(f"TLV OUTPUTS is not 1 to {limits.max_tensors} numbers of 2 bytes")
     wanted = Struct(f"<{len(value) // 2}H").unpack(value)
-    if any(a >= b for a, b in zip(wanted, wanted[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(wanted)):
         raise bad_meta("TLV OUTPUTS does not ascend")
     found.outputs = wanted
 
