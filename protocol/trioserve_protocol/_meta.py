@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final
 
 from ._codes import ErrorCode
-from ._errors import LocalProtocolError, RemoteProtocolError
+from ._errors import RemoteProtocolError
 from ._limits import DEFAULT_LIMITS, Limits
 from ._registry import IGNORABLE_TAG, Tag
 from ._signature import Signature
@@ -264,4 +264,4 @@ _DECODERS: Final[dict[int, Callable[[Meta, bytes, Limits], None]]] = {
     int(Tag.SERVER): _server,
 }
 if len(_DECODERS) != len(Tag):
-    raise LocalProtocolError("a tag has no decoder: this is a bug")
+    raise AssertionError("a tag has no decoder: this is a bug")

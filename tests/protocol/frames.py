@@ -1,6 +1,7 @@
 """Driving a connection in tests: any chunking in, comparable events out."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from trioserve_protocol import (
@@ -125,4 +126,4 @@ def events_of(
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     """Return `data` cut at the given offsets."""
     edges = [0, *sorted({min(place, len(data)) for place in places}), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]

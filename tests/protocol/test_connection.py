@@ -3,6 +3,7 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tests.protocol.frames import cut, events_of
 from trioserve_protocol import (
     Admin,
@@ -38,7 +39,9 @@ from trioserve_protocol import (
 )
 
 END = int(Flag.END)
-SMALL = Limits(max_frame_nbytes=1 << 20, max_meta_nbytes=4096, max_control_nbytes=512, max_admin_reply_nbytes=1024)
+SMALL = Limits(
+    max_frame_nbytes=1 << 20, max_meta_nbytes=4096, max_control_nbytes=512, max_admin_reply_nbytes=1024
+)
 
 
 def build(kind: int, **fields: object) -> bytes:
