@@ -63,7 +63,7 @@ format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff format --quiet .
 
 docs: $(VENV)/.dev ## documentation, warnings are errors
-	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 
 coverage: $(VENV)/.dev ## the suite with branch coverage, then the floors
 	$(BIN)/coverage erase

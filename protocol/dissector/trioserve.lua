@@ -74,27 +74,10 @@ local f = {
   meta = ProtoField.bytes("trioserve.meta", "Meta"),
   payload = ProtoField.bytes("trioserve.payload", "Payload"),
   payload_text = ProtoField.string("trioserve.payload.text", "Payload"),
-  tlv = ProtoField.bytes("trioserve.tlv", "TLV"),
-  tag = ProtoField.uint16("trioserve.tlv.tag", "Tag", base.DEC, tables.TAGS, 0x7fff),
-  ignorable = ProtoField.bool("trioserve.tlv.ignorable", "Ignorable if unknown", 16, nil, 0x8000),
-  tlv_flags = ProtoField.uint16("trioserve.tlv.flags", "Flags", base.HEX),
-  tlv_length = ProtoField.uint32("trioserve.tlv.length", "Length in bytes"),
-  tlv_value = ProtoField.bytes("trioserve.tlv.value", "Value"),
-  tlv_text = ProtoField.string("trioserve.tlv.text", "Value"),
-  tlv_number = ProtoField.uint64("trioserve.tlv.number", "Value"),
-  tensor_dtype = ProtoField.uint8("trioserve.tensor.dtype", "Datatype", base.DEC, tables.DTYPES),
-  tensor_ndim = ProtoField.uint8("trioserve.tensor.ndim", "Dimensions"),
-  tensor_index = ProtoField.uint16("trioserve.tensor.index", "Index (65535: by name)"),
-  tensor_flags = ProtoField.uint32("trioserve.tensor.flags", "Flags", base.HEX),
-  tensor_nbytes = ProtoField.uint64("trioserve.tensor.nbytes", "Length in bytes"),
-  tensor_dim = ProtoField.uint32("trioserve.tensor.dim", "Dimension"),
-  tensor_name = ProtoField.string("trioserve.tensor.name", "Name"),
   request_in = ProtoField.framenum("trioserve.request_in", "Request in", base.NONE, frametype.REQUEST),
   response_in = ProtoField.framenum("trioserve.response_in", "Response in", base.NONE, frametype.RESPONSE),
   time = ProtoField.relative_time("trioserve.time", "Time since the request"),
 }
-trioserve.fields = f
-
 local e = {
   status = ProtoExpert.new("trioserve.expert.status", "Request failed", expert.group.RESPONSE_CODE, expert.severity.WARN),
   fatal = ProtoExpert.new("trioserve.expert.fatal", "Not a frame", expert.group.MALFORMED, expert.severity.ERROR),
@@ -104,7 +87,13 @@ local e = {
   duplicate = ProtoExpert.new("trioserve.expert.duplicate", "Second terminal reply", expert.group.SEQUENCE, expert.severity.ERROR),
 }
 trioserve.experts = e
-local dissect_meta = dofile(__DIR__ .. "/trioserve_meta.lua")(tables, f, e)
+
+local meta = dofile(__DIR__ .. "/trioserve_meta.lua")(tables, e.malformed)
+for name, field in pairs(meta.fields) do
+  assert(f["tlv_" .. name] == nil)
+  f["tlv_" .. name] = field
+end
+trioserve.fields = f
 trioserve.prefs.port = Pref.uint("TCP port", 7001, "Port that is trioserve without looking at the bytes")
 
 -- ---------------------------------------------------------------------------------------------------- state
@@ -148,8 +137,8 @@ local function link_key(pinfo, kind, rid)
   return string.format("%d/%s/%s", pinfo.number, tostring(kind), tostring(rid))
 end
 
-local function open_request(pinfo, stream, kind, rid, rows)
-  local request = { frame = pinfo.number, time = pinfo.rel_ts, first = rid, answers = {} }
+local function open_request(pinfo, stream, kind, rid, rows, model)
+  local request = { frame = pinfo.number, time = pinfo.rel_ts, first = rid, model = model, answers = {} }
   request.key = link_key(pinfo, kind, rid)
   links[request.key] = {}
   if kind == FRAME_TYPE_OF.INFER_MANY then
@@ -170,9 +159,10 @@ local function find_request(stream, rid)
   return nil
 end
 
+-- Links the reply to its request and returns the request's model.
 local function answer_request(pinfo, stream, kind, rid, terminal)
   local request = find_request(stream, rid)
-  if request == nil then return end
+  if request == nil then return nil end
   local seconds = pinfo.rel_ts - request.time
   local whole = math.floor(seconds)
   local delta = NSTime.new(whole, math.floor((seconds - whole) * 1e9 + 0.5))
@@ -180,6 +170,7 @@ local function answer_request(pinfo, stream, kind, rid, terminal)
   links[link_key(pinfo, kind, rid)] = { request = request.frame, delta = delta, duplicate = duplicate }
   if terminal then request.answers[tostring(rid)] = true end
   links[request.key].response = links[request.key].response or pinfo.number
+  return request.model
 end
 
 -- ---------------------------------------------------------------------------------------------------- header
@@ -271,15 +262,13 @@ end
 local function track(pinfo, stream, frame, found)
   remember_client(frame.type, pinfo, stream)
   if frame.type == FRAME_TYPE_OF.BIND then stream.models[frame.handle] = found.MODEL end
-  if frame.reply then
-    if frame.rid ~= UInt64(0) then
-      answer_request(pinfo, stream, frame.type, frame.rid, bit.band(frame.flags, 0x08) ~= 0)
-    end
+  local model = found.MODEL or (frame.handle and stream.models[frame.handle])
+  if frame.reply and frame.rid ~= UInt64(0) then
+    model = answer_request(pinfo, stream, frame.type, frame.rid, bit.band(frame.flags, 0x08) ~= 0)
   elseif OPENS_REQUEST[frame.type] or ECHOED[frame.type] then
-    open_request(pinfo, stream, frame.type, frame.rid, frame.rows)
+    open_request(pinfo, stream, frame.type, frame.rid, frame.rows, model)
   end
-  frame.model = found.MODEL or (frame.handle and stream.models[frame.handle])
-  links[link_key(pinfo, "model", frame.rid)] = frame.model
+  links[link_key(pinfo, "model", frame.rid)] = model
 end
 
 local function show_links(pinfo, tree, frame)
@@ -315,7 +304,7 @@ local function dissect_frame(tvb, pinfo, root)
   else
     if frame.meta_nbytes > 0 then
       local range = tvb(HEADER_NBYTES, frame.meta_nbytes)
-      found = dissect_meta(range:tvb(), tree:add(f.meta, range):set_text("Meta"))
+      found = meta.dissect(range:tvb(), tree:add(f.meta, range):set_text("Meta"))
     end
     if frame.body > frame.meta_nbytes then
       dissect_payload(tvb(HEADER_NBYTES + frame.meta_nbytes), tree, frame)

@@ -1,4 +1,4 @@
--- Written by tools/dev/dissector_tables.py from the registries of trioserve_protocol; a test compares them.
+-- Written by tools/dev/dissector_tables.py from the protocol's registries; a test compares them.
 return {
   FRAME_TYPES = {
     [0x01] = "HELLO",
@@ -63,6 +63,11 @@ return {
     [1] = "CRITICAL_PLUS",
     [2] = "SHEDDABLE_PLUS",
     [3] = "SHEDDABLE",
+  },
+  CODECS = {
+    [1] = "ZLIB",
+    [2] = "LZ4_FRAME",
+    [3] = "ZSTD",
   },
   CUT_REASONS = {
     [0] = "NONE",

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 
-from trioserve_protocol import CutReason, DType, ErrorCode, Feature, FrameType, RequestClass, Tag
+from trioserve_protocol import Codec, CutReason, DType, ErrorCode, Feature, FrameType, RequestClass, Tag
 
 TABLES = Path(__file__).parents[2] / "protocol" / "dissector" / "trioserve_tables.lua"
-HEAD = "-- Written by tools/dev/dissector_tables.py from the registries of trioserve_protocol; a test compares them.\n"
+HEAD = "-- Written by tools/dev/dissector_tables.py from the protocol's registries; a test compares them.\n"
 
 
 def table(name: str, members: Iterable[Enum], number_format: str) -> str:
@@ -30,6 +30,7 @@ def generated() -> str:
         table("TAGS", Tag, "d"),
         table("DTYPES", DType, "d"),
         table("CLASSES", RequestClass, "d"),
+        table("CODECS", Codec, "d"),
         table("CUT_REASONS", CutReason, "d"),
         table("FEATURES", Feature, "#06x"),
         table("STATUSES", ErrorCode, "#06x"),
