@@ -1,0 +1,143 @@
+"""What a server is told at its start: addresses, limits and bounds, as frozen structs.
+
+Every bound of the server stands here with its default and its unit; nothing in the server waits, queues or allocates without one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+Nbytes = Annotated[int, Meta(ge=1, description="bytes")]
+Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds")]
+Number = Annotated[int, Meta(ge=1)]
+
+
+class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one client, one connection and all of them together may take."""
+
+    max_connections: Number = 10_000
+    """Open connections of one process; the next one is told so and closed."""
+
+    header_stall_s: Seconds = 5.0
+    """Longest that a header or meta section may take to arrive once its first byte has, in seconds."""
+
+    body_min_nbytes_per_s: Nbytes = 16 * KIB
+    """Slowest that a body may arrive once `body_grace_s` has passed, in bytes a second."""
+
+    body_grace_s: Seconds = 2.0
+    """Time that a body may take at any rate, in seconds."""
+
+    max_frame_nbytes: Nbytes = 64 * MIB
+    """Largest body of a frame in bytes; a larger one is refused from its header."""
+
+    max_meta_nbytes: Nbytes = 64 * KIB
+    """Largest meta section of a frame in bytes."""
+
+    max_ndim: Annotated[int, Meta(ge=1, le=255)] = 8
+    """Most dimensions of a tensor."""
+
+    max_tensors: Annotated[int, Meta(ge=1, le=65_534)] = 32
+    """Most tensors in a frame."""
+
+    max_bytes_elements: Number = 65_536
+    """Most elements of a BYTES tensor."""
+
+    max_binds: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
+    """Most handles bound on one connection."""
+
+    credit_requests: Number = 256
+    """Requests one connection may have in flight."""
+
+    credit_nbytes: Nbytes = 64 * MIB
+    """Body bytes one connection may have in flight."""
+
+    output_soft_nbytes: Nbytes = 4 * MIB
+    """Unsent reply bytes of one connection that are tolerated for `output_soft_s`."""
+
+    output_soft_s: Seconds = 10.0
+    """Time a connection may stay above `output_soft_nbytes` before it is closed, in seconds."""
+
+    output_hard_nbytes: Nbytes = 16 * MIB
+    """Unsent reply bytes at which a connection is closed at once."""
+
+    output_total_nbytes: Nbytes = 256 * MIB
+    """Unsent reply bytes of all connections together; past it the connection that holds most is closed."""
+
+    control_frames_per_s: Number = 1_000
+    """Control frames one connection may send a second, as a token bucket one second deep."""
+
+    connection_turn_frames: Number = 256
+    """Frames of one connection handled before the next connection has its turn."""
+
+    connection_turn_nbytes: Nbytes = 256 * KIB
+    """Bytes of one connection handled before the next connection has its turn."""
+
+    turn_frames: Number = 512
+    """Frames of all connections of a group handled before the loop gets a turn."""
+
+    turn_nbytes: Nbytes = 1 * MIB
+    """Bytes of all connections of a group handled before the loop gets a turn."""
+
+    turn_us: Annotated[int, Meta(ge=1, description="microseconds")] = 500
+    """Time one turn of a group may take before the loop gets one, in microseconds."""
+
+    max_queued_rows: Number = 65_536
+    """Rows of all models that may wait or run at once; a row past it is shed."""
+
+    max_queued_nbytes: Nbytes = 1024 * MIB
+    """Payload bytes of all models that may wait or run at once; a request past it is shed."""
+
+
+class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The processes that run the models."""
+
+    depth: Annotated[int, Meta(ge=0, le=3, description="batches; 0 = measured")] = 0
+    """Batches that may be with an executor at once; 0 lets the server choose from what it measures when a model is loaded."""
+
+    start_timeout_s: Seconds = 120.0
+    """Time a worker may take from its start until its models are loaded and warm, in seconds."""
+
+    stop_grace_s: Seconds = 5.0
+    """Time a worker may take to finish once it has been told to, in seconds; then it is killed."""
+
+    restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.5
+    """Pause before a worker that died is started anew, in seconds."""
+
+
+class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """A server, without its models."""
+
+    host: str = "127.0.0.1"
+    """Address that TCP listens on; empty for no TCP. Beyond this machine the protocol needs a trusted network."""
+
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 7001
+    """TCP port; 0 takes any free one, which the server logs and `Server.addresses` tells."""
+
+    unix_path: str = ""
+    """Path of the Unix socket; empty for none. A stale socket file is replaced, any other file is not."""
+
+    backlog: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
+    """Connections that the kernel may hold ready for the server to accept."""
+
+    grace_s: Annotated[float, Meta(ge=0, le=86_400, description="seconds")] = 10.0
+    """Time that accepted requests have to finish when the server is told to stop, in seconds."""
+
+    on_fin: Literal["serve", "cancel"] = "serve"
+    """What becomes of a connection's requests when its client has closed its sending side."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe event that is logged."""
+
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """How events are written; `auto` is `console` on a terminal and `json` elsewhere."""
+
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    """What clients may take."""
+
+    workers: WorkerConfig = field(default_factory=WorkerConfig)
+    """The processes that run the models."""
