@@ -130,6 +130,9 @@ class ModelBounds(NamedTuple):
     max_length: int = 0
     """Largest value in `lengths`; 0 means that there is no such column."""
 
+    min_length: int = 0
+    """Smallest value in `lengths`."""
+
     text_nbytes: int = 0
     """End of the text region; 0 means that there is no offsets column."""
 
@@ -213,8 +216,10 @@ def _read_ranges(
 def _check_columns(
     lengths: npt.NDArray[np.uint32], offsets: npt.NDArray[np.uint32] | None, bound: ModelBounds
 ) -> None:
-    if int(lengths.max()) > bound.max_length:
-        raise CorruptDescriptor(f"a length of {lengths.max()}, at most {bound.max_length} allowed")
+    if int(lengths.max()) > bound.max_length or int(lengths.min()) < bound.min_length:
+        raise CorruptDescriptor(
+            f"lengths {lengths.min()} to {lengths.max()}, allowed are {bound.min_length} to {bound.max_length}"
+        )
     if offsets is not None:
         # In u64: the sum of two u32 wraps silently.
         last = int((offsets.astype(np.uint64) + lengths).max())
