@@ -1,14 +1,26 @@
 """Configuration: frozen structs, where their values come from, and what is wrong with them in words."""
 
+from trioserve.config._files import file_problems
 from trioserve.config._model import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
+from trioserve.config._problem import ConfigError, Problem
+from trioserve.config._repository import load_model_config, load_repository
+from trioserve.config._rules import model_problems
 from trioserve.config._server import ServerConfig, ServerLimits, WorkerConfig
+from trioserve.config._sources import load_server_config
 
 __all__ = [
     "BatchingConfig",
+    "ConfigError",
     "ModelConfig",
+    "Problem",
     "ServerConfig",
     "ServerLimits",
     "TensorConfig",
     "TokenizerConfig",
     "WorkerConfig",
+    "file_problems",
+    "load_model_config",
+    "load_repository",
+    "load_server_config",
+    "model_problems",
 ]

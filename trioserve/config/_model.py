@@ -1,8 +1,9 @@
 """What a `model.toml` says, as frozen structs.
 
-A struct holds values that have the right type and lie in the right range one by one; what several keys say together (a packed
-layout needs a tokenizer, a bucket must not exceed `max_tokens`) is checked by `trioserve.config.model_problems`.
-Every struct encodes to JSON and back without a hook, so a worker process gets the configuration as it was read.
+A struct holds values that have the right type and lie in the right range one by one; what several keys say
+together (a packed layout needs a tokenizer, a bucket must not exceed `max_tokens`) is checked by
+`trioserve.config.model_problems`. Every struct encodes to JSON and back without a hook, so a worker process
+gets the configuration as it was read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What a model may be called: it stands in file names, log lines and metric labels, so nothing in it needs quoting."""
+"""What a model may be called: it stands in file names, log lines and metric labels, so nothing in it needs
+quoting."""
 
 TENSOR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""What a tensor may be called: it is a Python keyword argument of `Model.infer` and a name of an ONNX graph."""
+"""What a tensor may be called: it is a Python keyword argument of `Model.infer` and a name of an ONNX
+graph."""
 
 Sha256 = Annotated[
     str, Meta(pattern=r"^([0-9a-f]{64})?$", description="64 lower-case hexadecimal digits, or empty")
@@ -39,21 +42,27 @@ class TensorConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenizerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the text of a request becomes token ids. A model with a tokenizer takes one BYTES input of one text a row."""
+    """How the text of a request becomes token ids.
+
+    A model with a tokenizer takes one BYTES input of one text a row.
+    """
 
     file: Annotated[str, Meta(min_length=1)]
     """A `tokenizer.json` of the Hugging Face `tokenizers` library, relative to the model's folder."""
 
     max_tokens: Annotated[int, Meta(ge=2, le=65_536, description="tokens")] = 256
-    """Tokens a text is truncated to, special tokens included. What the file itself says of padding and truncation is not used."""
+    """Tokens a text is truncated to, special tokens included. What the file itself says of padding and
+    truncation is not used."""
 
     sha256: Sha256 = ""
     """SHA-256 of the file in hexadecimal; empty means unchecked."""
 
 
 class BatchingConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How requests are put together. Waiting never exceeds 2 ms, and an idle executor is not made to wait at all
-    unless more requests are known to be on their way."""
+    """How requests are put together.
+
+    Waiting never exceeds 2 ms, and an idle executor waits only for what is known to be on its way.
+    """
 
     max_rows: Annotated[int, Meta(ge=1, le=65_535, description="rows")] = 32
     """Rows of the largest batch."""
@@ -62,16 +71,17 @@ class BatchingConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Longest that a batch may be held back for requests that are on their way, in milliseconds."""
 
     max_tokens: Annotated[int, Meta(ge=0, description="tokens")] = 0
-    """Tokens of the largest batch, padding included; 0 means that only `max_rows` bounds it. One request longer than this
-    still runs, alone."""
+    """Tokens of the largest batch, padding included; 0 means that only `max_rows` bounds it. One request
+    longer than this still runs, alone."""
 
     layout: Literal["padded", "packed"] = "padded"
     """How token rows are laid out for the graph.
 
-    `padded`: `input_ids` and `attention_mask`, both i64[rows, longest]; the graph gives one output row a request.
-    `packed`: all requests one after the other on one token axis, no padding: `input_ids`, `position_ids` (0, 1, 2, ... anew
-    for each request) and `segment_ids` (the row a token belongs to, 0 .. rows-1, ascending), all i64[tokens]; the graph gives
-    outputs of [rows, ...] with row i for segment i.
+    `padded`: `input_ids` and `attention_mask`, both i64[rows, longest]; output row i is row i.
+
+    `packed`: all requests one after the other on one token axis, no padding: `input_ids`,
+    `position_ids` (0, 1, 2, ... anew for each request) and `segment_ids` (the row a token belongs to, 0 ..
+    rows-1, ascending), all i64[tokens]; the graph gives outputs of [rows, ...] with row i for segment i.
     """
 
     buckets: Annotated[list[Count], Meta(description="ascending token counts")] = field(
@@ -84,7 +94,8 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """One model: the file it is loaded from, its signature, and how it is served."""
 
     name: str
-    """What clients call it: a letter or digit, then up to 63 letters, digits, `_`, `.` or `-`. Default in a file: its folder's name."""
+    """What clients call it: a letter or digit, then up to 63 letters, digits, `_`, `.` or `-`. Default in a
+    file: its folder's name."""
 
     backend: Literal["python", "onnx"]
     """What runs it: a `trioserve.Model` subclass, or ONNX Runtime."""
@@ -96,7 +107,8 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Version that clients may ask for."""
 
     class_name: str = field(default="", name="class")
-    """Python backend: the class in `file`; may be empty when the file defines exactly one `trioserve.Model`. Key `class` in a file."""
+    """Python backend: the class in `file`; may be empty when the file defines exactly one `trioserve.Model`.
+    Key `class` in a file."""
 
     args: dict[str, Any] = field(default_factory=dict)
     """Python backend: keyword arguments of the class's constructor, JSON values."""
@@ -105,7 +117,8 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of `file` in hexadecimal; empty means unchecked."""
 
     slots: Annotated[int, Meta(ge=1, le=1_048_576, description="rows")] = 1024
-    """Rows of the slab that requests of this model wait in. Bounds what is queued; memory is touched only as it is used."""
+    """Rows of the slab that requests of this model wait in. Bounds what is queued; memory is touched only as
+    it is used."""
 
     default_deadline_ms: Annotated[float, Meta(gt=0, le=3_600_000, description="milliseconds")] = 2000.0
     """Deadline of a request that brings none, in milliseconds from the moment its first byte was read."""
@@ -129,11 +142,12 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Threads one batch is computed with."""
 
     warmup: bool = True
-    """Whether the usual batch sizes run once before the model is ready. Without it the first requests pay for that, and
-    deadlines are predicted from nothing at first."""
+    """Whether the usual batch sizes run once before the model is ready. Without it the first requests pay for
+    that, and deadlines are predicted from nothing at first."""
 
     directory: str = ""
-    """Absolute path of the folder that `file` and `tokenizer.file` are relative to. Not a key of `model.toml`."""
+    """Absolute path of the folder that `file` and `tokenizer.file` are relative to. Not a key of
+    `model.toml`."""
 
     @property
     def file_path(self) -> Path:

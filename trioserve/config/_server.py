@@ -1,6 +1,7 @@
 """What a server is told at its start: addresses, limits and bounds, as frozen structs.
 
-Every bound of the server stands here with its default and its unit; nothing in the server waits, queues or allocates without one.
+Every bound of the server stands here with its default and its unit; nothing in the server waits, queues or
+allocates without one.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The processes that run the models."""
 
     depth: Annotated[int, Meta(ge=0, le=3, description="batches; 0 = measured")] = 0
-    """Batches that may be with an executor at once; 0 lets the server choose from what it measures when a model is loaded."""
+    """Batches that may be with an executor at once; 0 lets the server choose from what it measures when a
+    model is loaded."""
 
     start_timeout_s: Seconds = 120.0
     """Time a worker may take from its start until its models are loaded and warm, in seconds."""
@@ -113,7 +115,8 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A server, without its models."""
 
     host: str = "127.0.0.1"
-    """Address that TCP listens on; empty for no TCP. Beyond this machine the protocol needs a trusted network."""
+    """Address that TCP listens on; empty for no TCP. Beyond this machine the protocol needs a trusted
+    network."""
 
     port: Annotated[int, Meta(ge=0, le=65_535)] = 7001
     """TCP port; 0 takes any free one, which the server logs and `Server.addresses` tells."""

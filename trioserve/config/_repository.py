@@ -1,0 +1,155 @@
+"""A model repository: a folder of models, each a folder with a `model.toml`, or a Python file.
+
+    repository/
+        minilm/            model.toml  model.onnx  tokenizer.json
+        scale.py           a `trioserve.Model` subclass, with no further configuration
+
+Names that start with `.` or `_`, and files that are not Python, are no models. The code of a Python model
+never runs in the process that reads the repository: a short-lived process of its own tells the class's name
+and signature.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trioserve.config._decode import decode
+from trioserve.config._files import file_problems
+from trioserve.config._model import ModelConfig
+from trioserve.config._problem import ConfigError, Problem, shown
+from trioserve.config._python_file import class_table, signature_clashes
+from trioserve.config._rules import model_problems
+
+MODEL_FILE = "model.toml"
+
+
+def load_repository(path: str | Path) -> list[ModelConfig]:
+    """Reads all models of a repository, or the one model that `path` is.
+
+    Args:
+        path: A repository's folder, a model's folder, a `model.toml` or a Python file.
+
+    Returns:
+        The models by name, then version. Their files exist and have the SHA-256 that is configured.
+
+    Raises:
+        ConfigError: With everything that is wrong in any of them.
+    """
+    root = Path(path)
+    configs: list[ModelConfig] = []
+    problems: list[Problem] = []
+    for model in model_paths(root):
+        config, found = read_model(model)
+        problems += found
+        if config is not None:
+            problems += _clash(config, configs, model)
+            configs.append(config)
+    if not configs and not problems:
+        problems.append(_no_models(root))
+    if problems:
+        raise ConfigError(problems)
+    return sorted(configs, key=lambda config: (config.name, config.version))
+
+
+def load_model_config(path: str | Path) -> ModelConfig:
+    """Reads one model.
+
+    Args:
+        path: The model's folder, its `model.toml`, or a Python file.
+
+    Raises:
+        ConfigError: With everything that is wrong with it.
+    """
+    config, problems = read_model(Path(path))
+    if config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def model_paths(root: Path) -> list[Path]:
+    """Where the models of a repository are: `root` itself if it is one, else what it holds, by name."""
+    if not root.is_dir() or (root / MODEL_FILE).exists():
+        return [root]
+    entries = sorted(entry for entry in root.iterdir() if entry.name[0] not in "._")
+    return [entry for entry in entries if entry.is_dir() or entry.suffix == ".py"]
+
+
+def read_model(path: Path) -> tuple[ModelConfig | None, list[Problem]]:
+    """Reads one model; returns it and no problem, or None and at least one."""
+    file, table, problems = _model_table(path)
+    if problems:
+        return None, problems
+    config, problems = _decode(table, file)
+    if config is None:
+        return None, problems
+    problems = file_problems(config, str(file))
+    if config.backend == "python" and not problems:
+        config, problems = _with_class(config, table, file)
+        if config is None:
+            return None, problems
+    problems = problems + model_problems(config, str(file))
+    return (None, problems) if problems else (config, [])
+
+
+def _model_table(path: Path) -> tuple[Path, dict[str, Any], list[Problem]]:
+    """Where a model's configuration stands and what it says; a Python file alone says that it is one."""
+    if path.suffix == ".py":
+        missing = [] if path.is_file() else [Problem(str(path), "", "a Python file", "nothing there")]
+        return path, {"backend": "python", "file": path.name}, missing
+    file = path / MODEL_FILE if path.is_dir() else path
+    table, problems = read_toml(file)
+    return file, {"name": file.absolute().parent.name, **table}, problems
+
+
+def _decode(table: dict[str, Any], file: Path) -> tuple[ModelConfig | None, list[Problem]]:
+    config, problems = decode(
+        ModelConfig, {"name": file.stem, **table}, lambda _: str(file), hidden=("directory",)
+    )
+    if config is None:
+        return None, problems
+    return msgspec.structs.replace(config, directory=str(file.absolute().parent)), []
+
+
+def _with_class(
+    config: ModelConfig, table: dict[str, Any], file: Path
+) -> tuple[ModelConfig | None, list[Problem]]:
+    """The configuration with what the class of a Python model says where the file says nothing."""
+    said, problems = class_table(config, str(file))
+    if not problems:
+        configured = {group: msgspec.to_builtins(getattr(config, group)) for group in ("inputs", "outputs")}
+        problems = signature_clashes(configured, said, str(file))
+    if problems:
+        return None, problems
+    batching = {**said.pop("batching", {}), **table.get("batching", {})}
+    return _decode({**said, **table, "batching": batching}, file)
+
+
+def read_toml(file: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Parses a file; an unreadable one is a problem, not an exception."""
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream), []
+    except FileNotFoundError:
+        return {}, [Problem(str(file), "", "a file that exists", "nothing there")]
+    except OSError as error:
+        return {}, [Problem(str(file), "", "a file that can be read", error.strerror or str(error))]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return {}, [Problem(str(file), "", "TOML in UTF-8", str(error))]
+
+
+def _clash(config: ModelConfig, others: list[ModelConfig], path: Path) -> list[Problem]:
+    same = [other for other in others if (other.name, other.version) == (config.name, config.version)]
+    if not same:
+        return []
+    expected = "a name and version that no other model of the repository has"
+    given = f"{shown(config.name)} version {config.version}, also in {same[0].directory}"
+    return [Problem(str(path), "name", expected, given, "give one of them another name or version")]
+
+
+def _no_models(root: Path) -> Problem:
+    expected = f"folders with a {MODEL_FILE}, or Python files with a trioserve.Model"
+    return Problem(str(root), "", expected, "an empty folder")
