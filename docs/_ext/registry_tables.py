@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from docutils import nodes
@@ -83,10 +83,11 @@ class TableDirective(SphinxDirective):
         self.state.nested_parse(StringList([text], source=self.env.docname), 0, cell)
         return cell
 
-    def target(self) -> Any:
+    def target(self) -> type:
         """The class that the directive's argument names."""
         module, _, name = self.arguments[0].rpartition(".")
-        return getattr(import_module(module), name)
+        found: type = getattr(import_module(module), name)
+        return found
 
 
 class ErrorCodes(TableDirective):
