@@ -1,0 +1,25 @@
+"""The engine: requests in as runs of columns, replies out, everything between them wired here."""
+
+from __future__ import annotations
+
+from ._arrival import Arrival
+from ._engine import Engine
+from ._executor import Executor
+from ._intake import Intake
+from ._lane import NEVER_NS, Lane
+from ._session import ReplySink, Session
+from ._text import TextLane, Tokenizer, text_region_nbytes
+
+__all__ = [
+    "NEVER_NS",
+    "Arrival",
+    "Engine",
+    "Executor",
+    "Intake",
+    "Lane",
+    "ReplySink",
+    "Session",
+    "TextLane",
+    "Tokenizer",
+    "text_region_nbytes",
+]

@@ -1,0 +1,217 @@
+"""What serves: the models, the sessions, the workers, and the time at which something is due.
+
+Everything here is sync and belongs to one thread: a check and the change after it cannot be torn apart. A
+transport's turn is `expire`, `collect` of the workers that have something, any number of calls on the `Intake`,
+then `decide`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from trioserve_protocol import ErrorCode, Signature
+
+from trioserve.admission import Gate, Permits
+from trioserve.errors import error_for
+
+from ._executor import Executor
+from ._lane import NEVER_NS, Lane
+from ._session import ReplySink, Session
+from ._terminal import Terminal
+from ._text import TextLane, Tokenizer
+
+if TYPE_CHECKING:
+    from trioserve.config import ModelConfig, ServerConfig
+    from trioserve.memory import Slab
+    from trioserve.request import Clock
+
+MIN_RETRY_US: Final = 1_000
+"""Shortest time a refused client is told to stay away: retrying at once would meet the same queue."""
+
+
+class Engine:
+    """Models, sessions and what is under way between them.
+
+    Args:
+        config: the server's limits.
+        clock: only read where no event brings a time with it.
+    """
+
+    def __init__(self, config: ServerConfig, clock: Clock) -> None:
+        self.config: Final = config
+        self.clock: Final = clock
+        self.sessions: Final[list[Session]] = []
+        self.lanes: Final[list[Lane]] = []
+        self.executors: Final[list[Executor]] = []
+        self.tokenizers: Final[list[Tokenizer]] = []
+        self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
+        self.terminal: Final = Terminal(self.sessions, self.retry_after_us, self._free_session)
+        self.draining = False
+        self.started_ns: Final = clock.now_ns()
+        self._free_sessions: list[int] = []
+
+    # ---------------------------------------------------------------- models
+
+    def add_model(self, config: ModelConfig, signature: Signature, slab: Slab) -> Lane:
+        """Opens a model for requests, which are refused as LOADING until its worker is ready."""
+        rows = min(slab.layout.slots, self.config.limits.max_queued_rows)
+        gate = Gate(Permits(rows), self.byte_permits)
+        lane = (TextLane if config.tokenizer else Lane)(config, signature, slab, gate)
+        self.lanes.append(lane)
+        self.terminal.add_lane(lane)
+        return lane
+
+    def add_executor(self, lanes: list[Lane]) -> Executor:
+        """Registers the worker that will run some models."""
+        executor = Executor(lanes, self.terminal)
+        self.executors.append(executor)
+        return executor
+
+    def add_tokenizer(self, lanes: list[TextLane]) -> Tokenizer:
+        """Registers the worker that will tokenize for some models."""
+        tokenizer = Tokenizer(lanes, self.terminal)
+        self.tokenizers.append(tokenizer)
+        return tokenizer
+
+    def find(self, name: str, version: int = 0) -> Lane:
+        """The model of a name, its newest version for 0.
+
+        Raises:
+            TrioserveError: no such model, or no such version of it.
+        """
+        named = [lane for lane in self.lanes if lane.config.name == name]
+        if not named:
+            known = ", ".join(sorted({lane.config.name for lane in self.lanes}))
+            raise error_for(ErrorCode.MODEL_NOT_FOUND, f"model: expected one of {known}; got {name}")
+        if not version:
+            return max(named, key=lambda lane: lane.config.version)
+        for lane in named:
+            if lane.config.version == version:
+                return lane
+        has = ", ".join(str(lane.config.version) for lane in named)
+        raise error_for(ErrorCode.VERSION_NOT_FOUND, f"version of {name}: expected {has}; got {version}")
+
+    # ---------------------------------------------------------------- sessions
+
+    def open_session(self, sink: ReplySink) -> Session:
+        """Registers a connection."""
+        limits = self.config.limits
+        index = self._free_sessions.pop() if self._free_sessions else len(self.sessions)
+        session = Session(index, sink, limits.credit_requests, limits.credit_nbytes)
+        if index == len(self.sessions):
+            self.sessions.append(session)
+        else:
+            self.sessions[index] = session
+        return session
+
+    def close_session(self, session: Session) -> None:
+        """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""
+        session.closed = True
+        self.cancel(session)
+        if not session.ghosts:
+            self._free_session(session)
+
+    def _free_session(self, session: Session) -> None:
+        self._free_sessions.append(session.index)
+
+    def cancel(self, session: Session, rid: int = 0, count: int = 1) -> None:
+        """Ends requests of a session early: ids `rid` to `rid + count - 1`, all of them for `rid` 0. Unknown and
+        finished ids are ignored."""
+        if not session.inflight:
+            return
+        for lane in self.lanes:
+            slots = lane.slots
+            found = slots.find(session.index, rid, count) if rid else slots.live_requests(session.index)
+            for slot in found.tolist():
+                self.terminal.fail(lane, slot, ErrorCode.CANCELLED_BY_CLIENT)
+
+    def retry_after_us(self, lane: Lane) -> int:
+        """When a client refused now should come back: once what is queued for the model has run, microseconds."""
+        backlog = lane.queue.rows
+        per_batch_ns = lane.service.predict_ns(lane.max_rows)
+        return max(MIN_RETRY_US, int(per_batch_ns * (1 + backlog // lane.max_rows) / 1000))
+
+    # ---------------------------------------------------------------- time
+
+    def expire(self, now_ns: int) -> None:
+        """Answers every request whose deadline has passed, wherever it is."""
+        for lane in self.lanes:
+            if lane.next_deadline_ns <= now_ns:
+                self._expire_lane(lane, now_ns)
+
+    def _expire_lane(self, lane: Lane, now_ns: int) -> None:
+        slots = lane.slots
+        live = slots.live_requests()
+        deadlines_ns = slots.deadlines_ns[live]
+        due = deadlines_ns <= now_ns
+        for slot in live[due].tolist():
+            running = slots.is_held_by_batch(slot) and slot not in lane.arrivals
+            code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
+            self.terminal.fail(lane, slot, code)
+        later = deadlines_ns[~due]
+        lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS
+
+    def decide(self, now_ns: int) -> None:
+        """Gives every worker what it should have now."""
+        for tokenizer in self.tokenizers:
+            tokenizer.decide(now_ns)
+        for executor in self.executors:
+            executor.decide(now_ns)
+
+    def next_event_ns(self) -> int:
+        """When the engine next needs a call of `expire` and `decide` without being told of anything."""
+        return min([min(lane.next_deadline_ns, lane.wake_ns) for lane in self.lanes], default=NEVER_NS)
+
+    # ---------------------------------------------------------------- drain
+
+    def drain(self) -> None:
+        """Refuses new requests from here on; those under way go on."""
+        self.draining = True
+        for lane in self.lanes:
+            lane.closed_code = int(ErrorCode.DRAINING)
+
+    def abort(self) -> None:
+        """Answers all that is left when the time for draining is over."""
+        for lane in self.lanes:
+            for slot in lane.slots.live_requests().tolist():
+                self.terminal.fail(lane, slot, ErrorCode.CANCELLED_BY_DRAIN)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that wait for their answer."""
+        return sum(session.inflight for session in self.sessions if not session.closed)
+
+    # ---------------------------------------------------------------- statistics
+
+    def statistics(self) -> dict[str, Any]:
+        """Everything that is counted, as JSON values."""
+        return {
+            "uptime_s": (self.clock.now_ns() - self.started_ns) / 1e9,
+            "draining": self.draining,
+            "sessions": sum(not session.closed for session in self.sessions),
+            "queued_nbytes": self.byte_permits.taken,
+            "models": [self._lane_statistics(lane) for lane in self.lanes],
+            "workers": [
+                {"starts": stage.starts, "ready": stage.link is not None, "in_flight": stage.in_flight}
+                for stage in (*self.executors, *self.tokenizers)
+            ],
+        }
+
+    def _lane_statistics(self, lane: Lane) -> dict[str, Any]:
+        slots = lane.slots
+        return {
+            "model": lane.config.name,
+            "version": lane.config.version,
+            **lane.stats.snapshot(),
+            "in_flight": len(slots.live_requests()),
+            "queued_rows": lane.queue.rows,
+            "announced_rows": lane.announced_rows,
+            "slots": {"total": slots.total, "leased": slots.leased},
+            "permits": {
+                "rows": lane.gate.rows.taken,
+                "rows_limit": lane.gate.rows.limit,
+                "rows_high_water": lane.gate.rows.high_water,
+            },
+            "slab_nbytes": lane.slab.layout.total_nbytes,
+            "service_ns": {"fixed": lane.service.fixed_ns, "per_row": lane.service.per_row_ns},
+        }

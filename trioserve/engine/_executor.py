@@ -1,0 +1,82 @@
+"""Batches: cut by the policy when the executor's gate is open, answered when they come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trioserve.batching import Dispatch
+from trioserve.execution import StageBatch
+
+from ._batch import Batch
+from ._lane import NEVER_NS, Lane
+from ._stage import Stage
+
+if TYPE_CHECKING:
+    from trioserve.execution import StageLink, StageResult
+
+    from ._terminal import Terminal
+
+
+class Executor(Stage[Lane, Batch]):
+    """The stage that runs models.
+
+    Args:
+        lanes: the models it runs, in the worker's order.
+        terminal: answers requests.
+    """
+
+    def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
+        super().__init__(lanes, terminal)
+        self._free_ns = 0
+
+    def attach(self, link: StageLink) -> None:
+        """A worker has become ready: its models are open."""
+        super().attach(link)
+        self._free_ns = 0
+        for lane in self.lanes:
+            lane.closed_code = 0
+
+    def decide(self, now_ns: int) -> None:
+        """Cuts every batch whose time has come."""
+        link = self.link
+        while link is not None and link is self.link and link.in_flight < link.depth:
+            free_ns = self._free_ns if link.in_flight else 0
+            chosen: tuple[Lane, Dispatch] | None = None
+            for lane in self.lanes:
+                lane.wake_ns = NEVER_NS
+                if not lane.queue.rows:
+                    continue
+                decision = lane.policy.decide(lane.view(free_ns), now_ns)
+                if not isinstance(decision, Dispatch):
+                    lane.wake_ns = decision.at_ns
+                elif chosen is None or _waits_longer(lane, chosen[0]):
+                    chosen = lane, decision
+            if chosen is None:
+                return
+            self._cut(link, chosen[0], chosen[1], now_ns)
+
+    def _cut(self, link: StageLink, lane: Lane, decision: Dispatch, now_ns: int) -> None:
+        ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
+        self._sequence += 1
+        batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
+        start_ns = max(now_ns, self._free_ns) if link.in_flight else now_ns
+        batch.predicted_ns = self._free_ns = start_ns + int(lane.service.predict_ns(batch.rows))
+        lane.slots.seal()
+        lane.stats.count_cut(batch.rows, decision.reason)
+        self._send(
+            link,
+            batch,
+            StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lane.lengths_of(ranges), None),
+        )
+
+    def _complete(self, work: Batch, result: StageResult, now_ns: int) -> None:
+        lane = work.lane
+        lane.last_completion_ns = now_ns
+        lane.stats.count_completion(work, result)
+        if not result.code:
+            lane.service.observe(work.rows, result.finished_ns - result.started_ns)
+        self._terminal.finish(work, result, now_ns)
+
+
+def _waits_longer(lane: Lane, other: Lane) -> bool:
+    return lane.slots.ready_ns[lane.queue.head] < other.slots.ready_ns[other.queue.head]

@@ -1,0 +1,256 @@
+"""The front door: what a transport calls with the requests it has read.
+
+A request that cannot be admitted is answered here, from its header where possible: the payload of a refused
+request is never copied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trioserve_protocol import (
+    ErrorCode,
+    FrameType,
+    Infer,
+    RemoteProtocolError,
+    Tag,
+    check_request,
+    error_columns,
+    error_frame,
+    parse_meta,
+)
+
+from trioserve.errors import TrioserveError
+
+from ._arrival import Arrival
+from ._bulk import admit_many, begin
+from ._text import TextLane
+
+if TYPE_CHECKING:
+    from trioserve_protocol import InferBegin, InferMany, InferRun
+
+    from ._engine import Engine
+    from ._lane import Lane
+    from ._session import Session
+
+MAX_NAMED: Final = 64
+"""Most meta blocks of by-name requests that one connection's cache keeps."""
+
+
+class Intake:
+    """Takes requests off connections.
+
+    Args:
+        engine: finds models and answers what is refused.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Final = engine
+
+    def admit(self, session: Session, request: Infer, now_ns: int) -> None:
+        """Takes one INFER off a connection: it is admitted or refused, and either way answered once.
+
+        Args:
+            session: where it came from.
+            request: the event; its payload is copied or dropped here.
+            now_ns: when the turn began that read it.
+        """
+        rid = request.rid
+        lane = session.lanes.get(request.handle)
+        if lane is None or request.meta:
+            lane = self._lane_of(session, request, len(request.payload), 1)
+            if lane is None:
+                return
+        session.taken += 1
+        lane.stats.received += 1
+        if rid > session.last_rid:
+            session.last_rid = rid
+        elif self._is_in_flight(session, lane, rid, 1):
+            return
+        try:
+            code = lane.admit(session, request, now_ns)
+        except RemoteProtocolError as error:
+            self._refuse(session, lane, rid, 1, error.code, error.message)
+            return
+        if code:
+            self._refuse(session, lane, rid, 1, code, self._explain(lane, code, request, len(request.payload)))
+
+    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
+        """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
+        rids = run.rids
+        lane = session.lanes.get(run.handle)
+        plain = lane is not None and run.rows == 1 and not run.meta and not isinstance(lane, TextLane)
+        if lane is None or not plain or rids[0] <= session.last_rid or not (rids[1:] > rids[:-1]).all():
+            for row in range(run.count):
+                self.admit(session, _request_of(run, row), now_ns)
+            return
+        session.taken += run.count
+        session.last_rid = int(rids[-1])
+        lane.stats.received += run.count
+        done, code = lane.admit_run(session, run, now_ns)
+        if done < run.count:
+            lane.stats.count_refusal(code, run.count - done)
+            retry_us = self._engine.retry_after_us(lane) if ErrorCode(code).retryable else None
+            session.sink.write_soon(error_columns(rids[done:], ErrorCode(code), retry_us).tobytes())
+
+    def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
+        """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
+        rid, total = request.rid, request.rows
+        lane = self._lane_of(session, request, len(request.payload), total)
+        if lane is None or not self._take_ids(session, lane, rid, total):
+            return
+        try:
+            if isinstance(lane, TextLane):
+                done, code = lane.admit_texts(session, request, now_ns)
+            else:
+                done, code = admit_many(lane, session, request, now_ns)
+        except RemoteProtocolError as error:
+            self._refuse(session, lane, rid, total, error.code, error.message)
+            return
+        if done < total:
+            message = self._explain(lane, code, request, len(request.payload))
+            self._refuse(session, lane, rid + done, total - done, code, message)
+
+    def begin(self, session: Session, request: InferBegin, now_ns: int) -> Arrival | None:
+        """Takes the header of a large INFER or INFER_MANY off a connection.
+
+        Returns:
+            Where its body is to be received; None if it was refused and the body is to be discarded.
+        """
+        count = request.rows if request.frame_type == FrameType.INFER_MANY else 1
+        lane = self._lane_of(session, request, request.payload_nbytes, count)
+        if lane is None or not self._take_ids(session, lane, request.rid, count):
+            return None
+        if isinstance(lane, TextLane):
+            most = lane.config.max_text_nbytes
+            message = f"text: expected at most {most} bytes, got a body of {request.payload_nbytes}"
+            self._refuse(session, lane, request.rid, count, ErrorCode.INVALID_BYTES, message)
+            return None
+        outcome = begin(lane, session, request, now_ns)
+        if isinstance(outcome, Arrival):
+            return outcome
+        message = self._explain(lane, outcome, request, request.payload_nbytes)
+        self._refuse(session, lane, request.rid, count, outcome, message)
+        return None
+
+    def arrived(self, arrival: Arrival, now_ns: int) -> None:
+        """The body is complete: its requests are ready to run."""
+        lane = arrival.lane
+        lane.observe_arrival(now_ns - arrival.begun_ns)
+        for first, rows in arrival.requests:
+            del lane.arrivals[first]
+            live = lane.slots.is_live(first)
+            if live:
+                lane.announced_rows -= rows
+                lane.slots.readies_ns[first : first + rows] = now_ns
+            self._engine.terminal.let_go(lane, first, rows)
+            if live:
+                lane.queue.push(first, rows)
+
+    def break_off(self, arrival: Arrival, code: ErrorCode, message: str) -> None:
+        """The body cannot be used: its requests are answered with an error, and the arrival is abandoned."""
+        for first, _ in list(arrival.requests):
+            self._engine.terminal.fail(arrival.lane, first, code, message)
+
+    # ---------------------------------------------------------------- which model
+
+    def _lane_of(
+        self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int, count: int
+    ) -> Lane | None:
+        """The model of a request that names it or has a meta block; a request without one is answered here."""
+        key = (request.handle, request.rows, payload_nbytes, request.meta)
+        lane = session.named.get(key)
+        if lane is not None:
+            return lane
+        try:
+            lane = self._resolve(session, request, payload_nbytes)
+        except (TrioserveError, RemoteProtocolError) as error:
+            session.taken += count
+            session.sink.write_soon(error_frame(request.rid, error.code, error.message, count=count))
+            return None
+        if request.meta:
+            if len(session.named) >= MAX_NAMED:
+                session.named.clear()
+            session.named[key] = lane
+        return lane
+
+    def _resolve(
+        self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int
+    ) -> Lane:
+        if request.handle:
+            lane = session.lanes.get(request.handle)
+            if lane is None:
+                raise RemoteProtocolError(ErrorCode.HANDLE_NOT_BOUND, f"handle {request.handle} is not bound")
+        else:
+            meta = parse_meta(request.meta)
+            if meta.model is None:
+                raise RemoteProtocolError(ErrorCode.INVALID_META, "handle is 0 and TLV MODEL is missing")
+            lane = self._engine.find(meta.model, meta.version)
+        checked = check_request(lane.signature, request.rows, payload_nbytes, request.meta, named=not request.handle)
+        if checked.outputs:
+            raise RemoteProtocolError(ErrorCode.UNKNOWN_TLV, f"TLV {Tag.OUTPUTS.name} is not implemented")
+        return lane
+
+    # ---------------------------------------------------------------- ids and refusals
+
+    def _take_ids(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
+        """Counts requests as taken; False if an id is in flight, which refuses the whole frame."""
+        session.taken += count
+        lane.stats.received += count
+        if rid > session.last_rid:
+            session.last_rid = rid + count - 1
+            return True
+        if self._is_in_flight(session, lane, rid, count):
+            return False
+        session.last_rid = max(session.last_rid, rid + count - 1)
+        return True
+
+    def _is_in_flight(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
+        """Whether one of the ids is in flight. The refusal names it in the text and has id 0, so that it does not
+        end the live request."""
+        for other in self._engine.lanes:
+            if session.inflight and len(found := other.slots.find(session.index, rid, count)):
+                lane.stats.count_refusal(ErrorCode.RID_IN_FLIGHT, count)
+                message = f"id {other.slots.rid[int(found[0])]} is in flight"
+                session.sink.write_soon(error_frame(0, ErrorCode.RID_IN_FLIGHT, message))
+                return True
+        return False
+
+    def _refuse(
+        self, session: Session, lane: Lane, rid: int, count: int, code: int, message: str = ""
+    ) -> None:
+        lane.stats.count_refusal(code, count)
+        retry_us = self._engine.retry_after_us(lane) if ErrorCode(code).retryable else None
+        session.sink.write_soon(
+            error_frame(rid, ErrorCode(code), message, count=count, retry_after_us=retry_us)
+        )
+
+    def _explain(
+        self, lane: Lane, code: int, request: Infer | InferMany | InferBegin, payload_nbytes: int
+    ) -> str:
+        """What was expected and what was given; empty where the code says it all (a shed reply is 32 bytes)."""
+        if code == ErrorCode.INVALID_SIZE:
+            expected = lane.signature.input_nbytes(request.rows)
+            return f"payload: expected {expected} bytes for {request.rows} rows, got {payload_nbytes}"
+        if code == ErrorCode.TOO_MANY_ROWS:
+            return f"rows: expected at most {lane.max_rows}, got {request.rows}"
+        if code == ErrorCode.CREDIT_EXCEEDED:
+            limits = self._engine.config.limits
+            return f"credit: at most {limits.credit_requests} requests and {limits.credit_nbytes} bytes in flight"
+        return ""
+
+
+def _request_of(run: InferRun, row: int) -> Infer:
+    """One request of a run as an event of its own."""
+    payload = memoryview(run.payload[row])
+    return Infer(
+        int(run.rids[row]),
+        run.handle,
+        int(run.flags[row]),
+        int(run.timeouts_us[row]),
+        run.rows,
+        run.meta,
+        payload,
+    )
+
+

@@ -1,0 +1,331 @@
+"""One model as the engine serves it: admission of its requests into slots, and the queue of those ready to run.
+
+This is the hottest code of the server. A request of one row costs one call of `Lane.admit`: a credit check, the
+permits, one copy of the payload into the slot of the batch being formed and seven column cells. A run of them
+costs one call of `Lane.admit_run` and a dozen vector operations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from trioserve_protocol import ErrorCode, Flag, pad8
+
+from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, ServiceModel, WorkConserving
+from trioserve.memory import FULL, SlotTable
+
+from ._stats import LaneStats
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from trioserve_protocol import Infer, InferRun, Signature
+
+    from trioserve.admission import Gate
+    from trioserve.config import ModelConfig
+    from trioserve.memory import Slab
+
+    from ._arrival import Arrival
+    from ._session import Session
+
+NEVER_NS: Final = 2**63 - 1
+SPECIAL: Final = int(Flag.SAMPLED | Flag.NOREPLY)
+"""Flags whose reply differs from the plain RESULT header."""
+
+MANY: Final = 1 << 15
+"""Mark in the slots' flags column: a request of an INFER_MANY. Bit 15 of the wire's flags is reserved and ignored."""
+
+WIRE_FLAGS: Final = MANY - 1
+MEAN_GAIN: Final = 1 / 16
+"""Weight of one arrival in the mean time from a header to its complete payload."""
+
+
+class Lane:
+    """Requests of one model between admission and completion.
+
+    Args:
+        config: the model's configuration.
+        signature: what it takes and gives.
+        slab: its rows; `slab.layout.slots` is a multiple of the largest batch.
+        gate: its permits.
+    """
+
+    def __init__(self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate) -> None:
+        self.config: Final = config
+        self.signature: Final = signature
+        self.slab: Final = slab
+        self.gate: Final = gate
+        self.max_rows: Final = config.batching.max_rows
+        self.slots: Final = SlotTable(slab.layout.slots, self.max_rows)
+        self.queue: ArrivalQueue | LengthQueue = self._make_queue()
+        self.policy: Policy = WorkConserving(int(config.batching.window_ms * 1e6))
+        self.service = ServiceModel({})
+        self.stats: Final = LaneStats(self.max_rows)
+        self.closed_code = int(ErrorCode.LOADING)
+        """Why requests are refused at present, 0 while they are served."""
+        self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
+        self.tensors: Final = [
+            (view, spec.row_nbytes) for view, spec in zip(slab.input_views, signature.inputs, strict=True)
+        ]
+        self.body_nbytes: Final = signature.input_nbytes(1)
+        """Payload of a one-row request, padding included; meaningless for text."""
+        self.special: Final = bytearray(self.slots.total // self.max_rows)
+        """Per block: whether some request in it needs more than the plain reply."""
+        self.next_deadline_ns = NEVER_NS
+        """No unanswered request has an earlier deadline; may be too early, never too late."""
+        self.wake_ns = NEVER_NS
+        """When the policy wants to be asked again."""
+        self.last_completion_ns = 0
+        self.announced_rows = 0
+        self.arrivals: dict[int, Arrival] = {}
+        """Bodies being received into slots, by first slot."""
+        self.arrival_mean_ns = 0.0
+        self.frame_serial = 0
+
+    def _make_queue(self) -> ArrivalQueue | LengthQueue:
+        return ArrivalQueue(self.max_rows)
+
+    # ---------------------------------------------------------------- admission
+
+    def admit(self, session: Session, request: Infer, now_ns: int) -> int:
+        """Admits one whole INFER and copies its payload.
+
+        Args:
+            session: where it came from.
+            request: the event; its payload is read here and not kept.
+            now_ns: when the turn began that read it.
+
+        Returns:
+            0, or the `ErrorCode` it is refused with.
+        """
+        rid, _, flags, timeout_us, rows, _, payload = request
+        body_nbytes = self.body_nbytes
+        if rows != 1 or flags & SPECIAL:
+            return self.admit_rows(session, request, now_ns)
+        if len(payload) != body_nbytes:
+            return ErrorCode.INVALID_SIZE
+        if session.inflight and (
+            session.inflight + session.ghosts >= session.max_inflight
+            or session.inflight_nbytes + body_nbytes > session.max_inflight_nbytes
+        ):
+            return ErrorCode.CREDIT_EXCEEDED
+        if self.closed_code:
+            return self.closed_code
+        if not self.gate.admit(1, body_nbytes):
+            return ErrorCode.SHED
+        slots = self.slots
+        slot = slots.lease(1)
+        if slot == FULL:
+            self.gate.release(1, body_nbytes)
+            return ErrorCode.SHED
+        offset = 0
+        for view, nbytes in self.tensors:
+            start = slot * nbytes
+            view[start : start + nbytes] = payload[offset : offset + nbytes]
+            offset += nbytes + (-nbytes & 7)
+        deadline_ns = now_ns + (timeout_us * 1000 or self.default_deadline_ns)
+        slots.rid[slot] = rid
+        slots.session[slot] = session.index
+        slots.deadline_ns[slot] = deadline_ns
+        slots.received_ns[slot] = slots.ready_ns[slot] = now_ns
+        slots.flags[slot] = flags & WIRE_FLAGS
+        slots.rows[slot] = 1
+        slots.body_nbytes[slot] = body_nbytes
+        if deadline_ns < self.next_deadline_ns:
+            self.next_deadline_ns = deadline_ns
+        session.inflight += 1
+        session.inflight_nbytes += body_nbytes
+        self.queue.push(slot, 1)
+        return 0
+
+    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, int]:
+        """Admits the front of a run of one-row requests with ascending ids that are not in flight.
+
+        Args:
+            session: where the run came from.
+            run: columns; its payload is read here and not kept.
+            now_ns: when the turn began that read it.
+
+        Returns:
+            How many were admitted, and the `ErrorCode` of the first that was not (0 if all were).
+        """
+        body_nbytes = self.body_nbytes
+        if run.payload.shape[1] != body_nbytes:
+            return 0, ErrorCode.INVALID_SIZE
+        allowed = min(run.count, session.credit(body_nbytes))
+        code = int(ErrorCode.CREDIT_EXCEEDED)
+        if self.closed_code:
+            return 0, self.closed_code
+        admitted = self.gate.admit_run(allowed, body_nbytes)
+        if admitted < allowed:
+            code = ErrorCode.SHED
+        deadlines_ns = run.timeouts_us.astype(np.int64) * 1000
+        deadlines_ns[deadlines_ns == 0] = self.default_deadline_ns
+        deadlines_ns += now_ns
+        done = 0
+        while done < admitted:
+            first, count = self.slots.lease_run(admitted - done)
+            if not count:
+                self.gate.release(admitted - done, (admitted - done) * body_nbytes)
+                code = ErrorCode.SHED
+                break
+            self._fill_run(session, run, done, first, count, deadlines_ns, now_ns)
+            done += count
+        if done:
+            self.next_deadline_ns = min(self.next_deadline_ns, int(deadlines_ns[:done].min()))
+            session.inflight += done
+            session.inflight_nbytes += done * body_nbytes
+        return done, 0 if done == run.count else code
+
+    def _fill_run(
+        self,
+        session: Session,
+        run: InferRun,
+        done: int,
+        first: int,
+        count: int,
+        deadlines_ns: NDArray[np.int64],
+        now_ns: int,
+    ) -> None:
+        """Rows `done` to `done + count` of a run into slots `first` on."""
+        slots, end, upto = self.slots, first + count, done + count
+        offset = 0
+        for rows in self.slab.input_bytes:
+            nbytes = rows.shape[1]
+            rows[first:end] = run.payload[done:upto, offset : offset + nbytes]
+            offset += pad8(nbytes)
+        slots.rids[first:end] = run.rids[done:upto]
+        slots.sessions[first:end] = session.index
+        slots.deadlines_ns[first:end] = deadlines_ns[done:upto]
+        slots.receiveds_ns[first:end] = now_ns
+        slots.readies_ns[first:end] = now_ns
+        flags = run.flags[done:upto] & np.uint16(WIRE_FLAGS)
+        slots.flag_column[first:end] = flags
+        slots.row_counts[first:end] = 1
+        slots.bodies_nbytes[first:end] = self.body_nbytes
+        if (flags & np.uint16(SPECIAL)).any():
+            self.special[first // self.max_rows] = True
+        self.queue.push(first, count)
+
+    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> int:
+        """Admits one whole INFER of any number of rows and any flags; see `admit`."""
+        body_nbytes = self.signature.input_nbytes(request.rows)
+        if len(request.payload) != body_nbytes:
+            return ErrorCode.INVALID_SIZE
+        code = self.reserve(session, request.rows, body_nbytes)
+        if code:
+            return code
+        first = self.enter(session, request, request.rows, body_nbytes, now_ns)
+        if first == FULL:
+            self.gate.release(request.rows, body_nbytes)
+            return ErrorCode.SHED
+        offset = 0
+        for view, nbytes in self.tensors:
+            part = nbytes * request.rows
+            start = first * nbytes
+            view[start : start + part] = request.payload[offset : offset + part]
+            offset += pad8(part)
+        self.slots.readies_ns[first : first + request.rows] = now_ns
+        self.queue.push(first, request.rows)
+        return 0
+
+    def reserve(self, session: Session, rows: int, body_nbytes: int, requests: int = 1) -> int:
+        """Checks credit and takes permits for a frame, all or nothing.
+
+        Returns:
+            0, or the `ErrorCode` it is refused with; then nothing is taken.
+        """
+        if rows > self.max_rows and requests == 1:
+            return ErrorCode.TOO_MANY_ROWS
+        idle = not session.inflight and not session.ghosts
+        if not idle and session.credit(-(-body_nbytes // requests)) < requests:
+            return ErrorCode.CREDIT_EXCEEDED
+        if self.closed_code:
+            return self.closed_code
+        return 0 if self.gate.admit(rows, body_nbytes) else ErrorCode.SHED
+
+    def enter(
+        self, session: Session, request: Infer, rows: int, body_nbytes: int, now_ns: int, mark: int = 0
+    ) -> int:
+        """Leases the slots of one request whose permits are taken and writes its columns.
+
+        Args:
+            session: where it came from.
+            request: any event with `rid`, `flags` and `timeout_us`.
+            rows: contiguous slots it needs.
+            body_nbytes: what it counts for in credit and permits.
+            now_ns: when it was received.
+            mark: `MANY` or 0.
+
+        Returns:
+            Its first slot, or `FULL`; then the permits are still taken.
+        """
+        slots = self.slots
+        first = slots.lease(rows)
+        if first == FULL:
+            return FULL
+        slots.rid[first] = request.rid
+        slots.session[first] = session.index
+        deadline_ns = slots.deadline_ns[first] = now_ns + (
+            request.timeout_us * 1000 or self.default_deadline_ns
+        )
+        slots.receiveds_ns[first : first + rows] = now_ns
+        slots.flags[first] = (request.flags & WIRE_FLAGS) | mark
+        slots.rows[first] = rows
+        if rows > 1:
+            slots.row_counts[first + 1 : first + rows] = 0
+        slots.body_nbytes[first] = body_nbytes
+        self.special[first // self.max_rows] = True
+        self.next_deadline_ns = min(self.next_deadline_ns, deadline_ns)
+        session.inflight += 1
+        session.inflight_nbytes += body_nbytes
+        return first
+
+    # ---------------------------------------------------------------- the queue
+
+    def view(self, free_ns: int) -> QueueView:
+        """What the policy may know now; the queue must not be empty.
+
+        Args:
+            free_ns: when the executor is expected to be free.
+        """
+        head = self.queue.head
+        service = self.service
+        announced = self.announced_rows
+        return QueueView(
+            queued_rows=self.queue.rows,
+            max_rows=self.max_rows,
+            oldest_ready_ns=self.slots.ready_ns[head],
+            head_deadline_ns=self._head_deadline_ns() if announced else NEVER_NS,
+            announced_rows=announced,
+            announced_eta_ns=self._announced_eta_ns() if announced else 0,
+            last_completion_ns=self.last_completion_ns,
+            free_ns=free_ns,
+            fixed_ns=service.scale * service.fixed_ns,
+            per_row_ns=service.scale * service.per_row_ns,
+        )
+
+    def _head_deadline_ns(self) -> int:
+        deadlines_ns = self.slots.deadlines_ns
+        ranges = self.queue.peek(self.max_rows, self.slots.row_counts)
+        starts = (deadlines_ns[first : first + count] for first, count in ranges)
+        live = (self.slots.row_counts[first : first + count] > 0 for first, count in ranges)
+        return min(int(values[rows].min()) for values, rows in zip(starts, live, strict=True))
+
+    def _announced_eta_ns(self) -> int:
+        begun_ns = min((arrival.begun_ns for arrival in self.arrivals.values()), default=0)
+        return begun_ns + int(self.arrival_mean_ns)
+
+    def observe_arrival(self, took_ns: int) -> None:
+        """Learns how long an announced request takes to become ready."""
+        self.arrival_mean_ns += MEAN_GAIN * (took_ns - self.arrival_mean_ns)
+
+    def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
+        """Valid length of each row of a batch, None for rows of one size."""
+        del ranges
+        return None
+
+    def withdraw(self, first: int, rows: int) -> None:
+        """Takes a request that is being answered out of where it waits; its slots may be leased again at once."""
+        if not self.queue.remove(first, rows):
+            raise AssertionError("a live request that no batch holds waits nowhere: this is a bug")

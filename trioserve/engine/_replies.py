@@ -1,0 +1,180 @@
+"""From finished rows to bytes on the wire: whole batches as columns where nothing about them is special."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from trioserve_protocol import (
+    HEADER,
+    HEADER_DTYPE,
+    HEADER_NBYTES,
+    W0_ERROR,
+    W0_RESULT,
+    W0_RESULT_MANY,
+    ErrorCode,
+    Flag,
+    pad8,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ._batch import Batch
+    from ._lane import Lane
+    from ._session import Buffer, Session
+
+LARGE_ROW_NBYTES: Final = 16_384
+"""Result rows from this size on are sent from the slab itself instead of being copied behind their header."""
+
+_END: Final = int(Flag.END)
+_U32_MAX: Final = 2**32 - 1
+
+
+class ReplyBlock:
+    """The RESULT frames of one batch of one-row requests, laid out one after the other.
+
+    Word 0, length, flags and row count of every header are the same for all batches of a model and are written
+    once; a batch writes three header columns and its payload.
+
+    Args:
+        lane: the model; its signature fixes the frame size.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        payload = lane.signature.output_nbytes(1)
+        self.stride: Final = HEADER_NBYTES + payload
+        self.fits: Final = payload <= LARGE_ROW_NBYTES
+        rows = lane.max_rows if self.fits else 0
+        self._block = np.zeros((rows, self.stride), np.uint8)
+        self._flat = memoryview(self._block).cast("B") if rows else memoryview(b"")
+        headers = self._block[:, :HEADER_NBYTES].view(HEADER_DTYPE)[:, 0]
+        headers["w0"] = W0_RESULT
+        headers["body"] = payload
+        headers["flags"] = _END
+        headers["rows"] = 1
+        self._rids = headers["rid"]
+        self._server_us = headers["tmo"]
+        self._queue_us = headers["aux"]
+        self._outputs: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
+        offset = HEADER_NBYTES
+        for output in lane.slab.output_bytes:
+            nbytes = output.shape[1]
+            self._outputs.append((self._block[:, offset : offset + nbytes], output))
+            offset += pad8(nbytes)
+
+    def send(self, batch: Batch, sessions: Sequence[Session], now_ns: int) -> None:
+        """Answers all requests of a batch of one range; each has one row, is live and has just been claimed.
+
+        Args:
+            batch: the finished batch.
+            sessions: the sessions table.
+            now_ns: when the completion was read.
+        """
+        slots = batch.lane.slots
+        [(first, count)] = batch.ranges
+        end = first + count
+        owners = slots.sessions[first:end].tolist()
+        order = _grouped(owners)
+        rows: slice | NDArray[np.intp] = slice(first, end)
+        if order is not None:
+            owners = [owners[index] for index in order]
+            rows = np.array(order) + first
+        for frames, output in self._outputs:
+            frames[:count] = output[rows]
+        self._rids[:count] = slots.rids[rows]
+        self._server_us[:count] = (now_ns - slots.receiveds_ns[rows]) // 1000
+        self._queue_us[:count] = (batch.cut_ns - slots.readies_ns[rows]) // 1000
+        self._write(owners, sessions, batch.lane.body_nbytes)
+
+    def _write(self, owners: list[int], sessions: Sequence[Session], body_nbytes: int) -> None:
+        """One write a session: its frames are adjacent."""
+        flat, stride = self._flat, self.stride
+        start, count = 0, len(owners)
+        while start < count:
+            owner = owners[start]
+            stop = start + 1
+            while stop < count and owners[stop] == owner:
+                stop += 1
+            session = sessions[owner]
+            session.inflight -= stop - start
+            session.inflight_nbytes -= (stop - start) * body_nbytes
+            session.sink.write(flat[start * stride : stop * stride])
+            start = stop
+
+
+def _grouped(owners: list[int]) -> list[int] | None:
+    """An order that brings equal owners together and keeps theirs, None if they are together already."""
+    runs = 1 + sum(map(int.__ne__, owners, owners[1:]))
+    if runs == len(set(owners)):
+        return None
+    return sorted(range(len(owners)), key=owners.__getitem__)
+
+
+def result_parts(
+    lane: Lane,
+    first: int,
+    rows: int,
+    *,
+    rid: int,
+    flags: int,
+    server_ns: int,
+    queue_ns: int,
+    meta: bytes = b"",
+    many: bool = False,
+) -> list[Buffer]:
+    """One RESULT or RESULT_MANY frame; the payload is slab memory, not a copy.
+
+    Args:
+        lane: the model.
+        first: the first slot.
+        rows: slots answered by this frame, contiguous.
+        rid: the request's id, of the first for RESULT_MANY.
+        flags: the flags the request came with.
+        server_ns: time since it was received.
+        queue_ns: time it waited for its batch.
+        meta: encoded TLVs.
+        many: whether each row answers a request of its own.
+    """
+    if flags & Flag.NOREPLY:
+        payload: list[Buffer] = []
+    else:
+        payload = []
+        for output in lane.slab.output_bytes:
+            data = memoryview(output[first : first + rows]).cast("B")
+            padding = pad8(len(data)) - len(data)
+            payload.append(data)
+            if padding:
+                payload.append(bytes(padding))
+    body = len(meta) + sum(map(len, payload))
+    header = HEADER.pack(
+        W0_RESULT_MANY if many else W0_RESULT,
+        body,
+        rid,
+        0,
+        _END,
+        min(server_ns // 1000, _U32_MAX),
+        len(meta) // 8,
+        rows,
+        min(queue_ns // 1000, _U32_MAX),
+    )
+    return [header + meta, *payload]
+
+
+def refusals(rids: NDArray[np.uint64], code: int, retry_after_us: int) -> bytes:
+    """One bare ERROR frame an id: many refusals are one array and one send.
+
+    Args:
+        rids: u64[n].
+        code: the same `ErrorCode` for all.
+        retry_after_us: microseconds, 0xFFFFFFFF for never.
+    """
+    frames = np.zeros(len(rids), HEADER_DTYPE)
+    frames["w0"] = W0_ERROR
+    frames["rid"] = rids
+    frames["handle"] = code
+    frames["flags"] = _END | (int(Flag.RETRY) if ErrorCode(code).retryable else 0)
+    frames["tmo"] = retry_after_us
+    frames["rows"] = 1
+    return frames.tobytes()

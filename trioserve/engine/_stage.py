@@ -1,0 +1,130 @@
+"""The engine's side of a worker process: its link, the work that is with it, and what becomes of that if it dies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from trioserve_protocol import ErrorCode
+
+from trioserve.execution import StageBatch, WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trioserve.execution import StageLink, StageResult
+
+    from ._lane import Lane
+    from ._terminal import Terminal
+
+L = TypeVar("L", bound="Lane")
+
+
+class Work(Protocol):
+    """Rows that are with a worker."""
+
+    @property
+    def lane(self) -> Lane:
+        """Their model."""
+        ...
+
+    @property
+    def ranges(self) -> Sequence[tuple[int, int]]:
+        """(first slot, count) in service order."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+
+
+class Stage(ABC, Generic[L, W]):
+    """One worker and the rows it has. Rows are bound late: what is more than the worker's depth stays queued here.
+
+    Args:
+        lanes: the models it serves, in the worker's order.
+        terminal: answers requests.
+    """
+
+    def __init__(self, lanes: list[L], terminal: Terminal) -> None:
+        self.lanes: Final = lanes
+        self.link: StageLink | None = None
+        self.starts = 0
+        """Workers that have become ready so far."""
+        self._terminal: Final = terminal
+        self._with_worker: dict[int, W] = {}
+        self._unreaped: list[W] = []
+        self._sequence = 0
+
+    @abstractmethod
+    def decide(self, now_ns: int) -> None:
+        """Sends the worker whatever it should have now; called by whoever caused an event."""
+
+    @abstractmethod
+    def _complete(self, work: W, result: StageResult, now_ns: int) -> None:
+        """Takes finished work back: its rows are held until this lets them go."""
+
+    def _release(self, work: W) -> None:
+        """Lets go of the rows of work whose worker is dead and reaped."""
+        for first, count in work.ranges:
+            self._terminal.let_go(work.lane, first, count)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are with the worker."""
+        return len(self._with_worker)
+
+    def attach(self, link: StageLink) -> None:
+        """A worker has become ready."""
+        self.link = link
+        self.starts += 1
+
+    def _send(self, link: StageLink, work: W, batch: StageBatch) -> None:
+        """Hands rows over; the batch holds them from here on. The caller has seen that the gate is open."""
+        slots = work.lane.slots
+        for first, count in work.ranges:
+            slots.hold_for_batch(first, count)
+        self._with_worker[batch.seq] = work
+        try:
+            link.send_nowait(batch)
+        except WorkerLost as error:
+            self.lose(str(error))
+
+    def collect(self, now_ns: int) -> None:
+        """Takes all finished work off the link. Also notices the loss of a worker that had nothing to do."""
+        while (link := self.link) is not None:
+            try:
+                result = link.receive_nowait()
+            except WorkerLost as error:
+                self.lose(str(error))
+                return
+            if result is None:
+                return
+            self._complete(self._with_worker.pop(result.seq), result, now_ns)
+
+    def lose(self, reason: str) -> None:
+        """The worker is gone: what it had is answered now. Its slots return in `reaped`, since a dying process may
+        still write to them."""
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+        lost, self._with_worker = list(self._with_worker.values()), {}
+        self._unreaped += lost
+        for work in lost:
+            self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
+
+    def reaped(self, *, restarting: bool) -> None:
+        """The process has ended: nothing can touch its slots any more.
+
+        Args:
+            restarting: whether another one is being started. If not, the models are closed for good.
+        """
+        self.lose("the worker process ended")
+        unreaped, self._unreaped = self._unreaped, []
+        for work in unreaped:
+            self._release(work)
+        if restarting:
+            return
+        for lane in self.lanes:
+            lane.closed_code = int(ErrorCode.WORKER_LOST)
+            for slot in lane.slots.live_requests().tolist():
+                self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")

@@ -1,0 +1,90 @@
+"""Counters of one model, and their sum rule: received = ok + refused + failed + expired + cancelled + in flight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from trioserve_protocol import CutReason, ErrorCode
+
+if TYPE_CHECKING:
+    from trioserve.execution import StageResult
+
+    from ._batch import Batch
+
+
+class LaneStats:
+    """Running totals of one model since it was loaded. Plain integers, written by one thread."""
+
+    __slots__ = (
+        "batch_sizes",
+        "batches",
+        "cancelled",
+        "cuts",
+        "errors",
+        "expired",
+        "ok",
+        "padding",
+        "queue_ns",
+        "received",
+        "refused",
+        "rows",
+        "rows_gathered",
+        "run_ns",
+    )
+
+    def __init__(self, max_rows: int) -> None:
+        self.received = self.ok = self.expired = self.cancelled = self.refused = 0
+        self.errors: dict[int, int] = {}
+        self.batches = self.rows = self.rows_gathered = self.padding = 0
+        self.run_ns = self.queue_ns = 0
+        self.cuts = dict.fromkeys(CutReason, 0)
+        self.batch_sizes = np.zeros(max_rows + 1, np.int64)
+
+    def count_error(self, code: int, requests: int = 1) -> None:
+        """Counts requests that ended otherwise than by a result, by what ended them."""
+        family = code & 0xFF
+        if family == ErrorCode.CANCELLED:
+            self.cancelled += requests
+        elif family == ErrorCode.DEADLINE_EXCEEDED:
+            self.expired += requests
+        self.errors[code] = self.errors.get(code, 0) + requests
+
+    def count_refusal(self, code: int, requests: int) -> None:
+        """Counts requests that were not admitted."""
+        self.refused += requests
+        self.errors[code] = self.errors.get(code, 0) + requests
+
+    def count_cut(self, rows: int, reason: CutReason) -> None:
+        """Counts a batch as it is cut."""
+        self.batches += 1
+        self.rows += rows
+        self.batch_sizes[rows] += 1
+        self.cuts[reason] += 1
+
+    def count_completion(self, batch: Batch, result: StageResult) -> None:
+        """Counts a batch as it comes back."""
+        self.run_ns += result.run_ns - result.input_ns
+        self.queue_ns += batch.cut_ns - batch.lane.slots.ready_ns[batch.ranges[0][0]]
+        self.rows_gathered += result.rows_gathered
+        self.padding += result.padding
+
+    def snapshot(self) -> dict[str, Any]:
+        """The totals as JSON values."""
+        sizes = np.flatnonzero(self.batch_sizes)
+        return {
+            "received": self.received,
+            "ok": self.ok,
+            "expired": self.expired,
+            "cancelled": self.cancelled,
+            "refused": self.refused,
+            "errors": {ErrorCode(code).name: count for code, count in sorted(self.errors.items())},
+            "batches": self.batches,
+            "rows": self.rows,
+            "rows_gathered": self.rows_gathered,
+            "padding": self.padding,
+            "compute_ns": self.run_ns,
+            "queue_ns": self.queue_ns,
+            "cut_reasons": {reason.name.lower(): count for reason, count in self.cuts.items()},
+            "batch_sizes": {str(size): int(self.batch_sizes[size]) for size in sizes},
+        }

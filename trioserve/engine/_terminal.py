@@ -1,0 +1,278 @@
+"""The end of requests: the only code that answers them, and the accounts that close with it.
+
+A request is answered by whoever claims its slot first: its batch, its deadline, its client's CANCEL, the loss of a
+worker. Whoever comes later finds it claimed and sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from trioserve_protocol import ErrorCode, Flag, Tag, Timing, error_frame, tlv
+
+from ._lane import MANY, SPECIAL
+from ._replies import ReplyBlock, result_parts
+
+if TYPE_CHECKING:
+    from trioserve.execution import StageResult
+
+    from ._batch import Batch, Range
+    from ._lane import Lane
+    from ._session import Buffer, Session
+
+JOIN_NBYTES: Final = 65_536
+"""Replies of one session up to this size are joined and sent as one buffer; larger ones go out as their parts."""
+
+Failures = dict[int, tuple[int, str]]
+"""First slot -> (ErrorCode, message) of the requests of a batch that failed."""
+
+
+class Terminal:
+    """Answers requests.
+
+    Args:
+        sessions: the sessions table; an index in use always names a session.
+        retry_after_us: when a client that was refused should come back.
+        on_ghost_gone: told when the last ghost of a closed session is gone.
+    """
+
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        retry_after_us: Callable[[Lane], int],
+        on_ghost_gone: Callable[[Session], None],
+    ) -> None:
+        self._sessions: Final = sessions
+        self._retry_after_us: Final = retry_after_us
+        self._on_ghost_gone: Final = on_ghost_gone
+        self._blocks: Final[dict[int, ReplyBlock]] = {}
+
+    def add_lane(self, lane: Lane) -> None:
+        """Prepares what replies of a model need."""
+        self._blocks[id(lane)] = ReplyBlock(lane)
+
+    # ---------------------------------------------------------------- one request
+
+    def fail(self, lane: Lane, first: int, code: int, message: str = "") -> None:
+        """Answers one live request with an error, wherever it waits or runs.
+
+        Args:
+            lane: its model.
+            first: its first slot.
+            code: the `ErrorCode`.
+            message: safe to send; what the code says need not be repeated.
+        """
+        session = self._drop(lane, first)
+        if session is None:
+            return
+        lane.stats.count_error(code)
+        if not session.closed:
+            rid = lane.slots.rid[first]
+            retry = self._retry_after_us(lane) if ErrorCode(code).retryable else 0
+            session.sink.write_soon(error_frame(rid, ErrorCode(code), message, retry_after_us=retry))
+
+    def _drop(self, lane: Lane, first: int) -> Session | None:
+        """Claims a request and closes its accounts; None if it was answered before."""
+        slots = lane.slots
+        rows, body_nbytes = slots.rows[first], slots.body_nbytes[first]
+        held = slots.is_held_by_batch(first)
+        if slots.is_live(first) and not held:
+            lane.withdraw(first, rows)
+        if not slots.claim(first):
+            return None
+        session = self._sessions[slots.session[first]]
+        session.inflight -= 1
+        session.inflight_nbytes -= body_nbytes
+        if held:
+            session.ghosts += 1
+            self._abandon_arrival(lane, first)
+        else:
+            lane.gate.release(rows, body_nbytes)
+        return session
+
+    def _abandon_arrival(self, lane: Lane, first: int) -> None:
+        arrival = lane.arrivals.get(first)
+        if arrival is None:
+            return
+        lane.announced_rows -= lane.slots.rows[first]
+        if arrival.answered():
+            for start, rows in arrival.requests:
+                lane.arrivals.pop(start, None)
+                self.let_go(lane, start, rows)
+
+    # ---------------------------------------------------------------- ranges
+
+    def let_go(self, lane: Lane, first: int, count: int) -> None:
+        """A batch, tokenizer or arrival drops its hold on a range: the rows of answered requests are free.
+
+        Ghosts leave their session's credit, and the permits of everything answered return.
+        """
+        slots = lane.slots
+        for slot in slots.answered_requests(first, count).tolist():
+            session = self._sessions[slots.session[slot]]
+            session.ghosts -= 1
+            lane.gate.release(slots.rows[slot], slots.body_nbytes[slot])
+            if session.closed and not session.ghosts:
+                self._on_ghost_gone(session)
+        slots.drop_batch(first, count)
+
+    # ---------------------------------------------------------------- whole batches
+
+    def finish(self, batch: Batch, result: StageResult, now_ns: int) -> None:
+        """Answers a batch with its results, and frees its rows.
+
+        Args:
+            batch: as it was cut.
+            result: as the worker sent it.
+            now_ns: when that was read.
+        """
+        lane = batch.lane
+        slots = lane.slots
+        first, count = batch.ranges[0]
+        block = self._blocks[id(lane)]
+        plain = (
+            len(batch.ranges) == 1
+            and block.fits
+            and not result.code
+            and not result.failures
+            and not lane.special[first // lane.max_rows]
+            and slots.all_live(first, count)
+        )
+        if not plain:
+            self._finish_each(batch, result, now_ns)
+            return
+        slots.claim_batch(first, count)
+        lane.stats.ok += count
+        block.send(batch, self._sessions, now_ns)
+        lane.gate.release(count, count * lane.body_nbytes)
+        slots.drop_batch(first, count)
+
+    def fail_ranges(self, lane: Lane, ranges: Sequence[Range], code: int, message: str) -> None:
+        """Answers what is still unanswered of some ranges; the rows stay held until `let_go`."""
+        for first, count in ranges:
+            for slot in lane.slots.live_in(first, count).tolist():
+                self.fail(lane, slot, code, message)
+
+    def _finish_each(self, batch: Batch, result: StageResult, now_ns: int) -> None:
+        lane = batch.lane
+        if result.code:
+            self.fail_ranges(lane, batch.ranges, result.code, result.message)
+        failures = self._failures(batch, result)
+        parts: dict[int, list[Buffer]] = {}
+        answered: list[int] = []
+        for first, count in batch.ranges:
+            live = lane.slots.live_in(first, count).tolist()
+            position = 0
+            while position < len(live):
+                slot = live[position]
+                if slot in failures:
+                    self.fail(lane, slot, *failures[slot])
+                    position += 1
+                    continue
+                span = self._span(lane, live, position, failures)
+                self._answer(batch, result, slot, span, parts, now_ns)
+                answered += live[position : position + span]
+                position += span
+        for owner, buffers in parts.items():
+            self._write(self._sessions[owner], buffers)
+        self._close_answered(lane, answered)
+        for first, count in batch.ranges:
+            self.let_go(lane, first, count)
+
+    def _close_answered(self, lane: Lane, answered: list[int]) -> None:
+        """Accounts of requests that got their result: they become ghosts for the moment until `let_go`."""
+        slots = lane.slots
+        for slot in answered:
+            slots.claim(slot)
+            session = self._sessions[slots.session[slot]]
+            session.inflight -= 1
+            session.inflight_nbytes -= slots.body_nbytes[slot]
+            session.ghosts += 1
+        lane.stats.ok += len(answered)
+
+    def _failures(self, batch: Batch, result: StageResult) -> Failures:
+        slots = batch.lane.slots
+        failures: Failures = {}
+        for position, code, message in result.failures:
+            slot = batch.slot_at(position)
+            while not slots.rows[slot]:
+                slot -= 1  # a row inside a request fails the request
+            failures.setdefault(slot, (code, message))
+        return failures
+
+    def _span(self, lane: Lane, live: list[int], position: int, failures: Failures) -> int:
+        """How many adjacent requests of one INFER_MANY, from `position` on, one RESULT_MANY may answer."""
+        slots = lane.slots
+        slot = live[position]
+        if not slots.flags[slot] & MANY or slots.flags[slot] & SPECIAL:
+            return 1
+        span = 1
+        while (
+            position + span < len(live)
+            and live[position + span] == slot + span
+            and slots.frame[slot + span] == slots.frame[slot]
+            and slots.rid[slot + span] == slots.rid[slot] + span
+            and slot + span not in failures
+        ):
+            span += 1
+        return span
+
+    def _answer(
+        self,
+        batch: Batch,
+        result: StageResult,
+        slot: int,
+        span: int,
+        parts: dict[int, list[Buffer]],
+        now_ns: int,
+    ) -> None:
+        """Appends the reply of `span` requests that start at `slot` to the parts of their session."""
+        lane = batch.lane
+        slots = lane.slots
+        flags = slots.flags[slot]
+        many = bool(flags & MANY)
+        meta = timing_trailer(batch, result, slot, now_ns) if flags & Flag.SAMPLED else b""
+        parts.setdefault(slots.session[slot], []).extend(
+            result_parts(
+                lane,
+                slot,
+                span if many else slots.rows[slot],
+                rid=slots.rid[slot],
+                flags=flags,
+                server_ns=now_ns - slots.received_ns[slot],
+                queue_ns=batch.cut_ns - slots.ready_ns[slot],
+                meta=meta,
+                many=many,
+            )
+        )
+
+    def _write(self, session: Session, buffers: list[Buffer]) -> None:
+        if sum(map(len, buffers)) <= JOIN_NBYTES:
+            session.sink.write(b"".join(buffers))
+        else:
+            session.sink.write_parts(buffers)
+
+
+def timing_trailer(batch: Batch, result: StageResult, slot: int, now_ns: int) -> bytes:
+    """The TIMING TLV of one request: when each phase ended, as nanoseconds after it was received."""
+    slots = batch.lane.slots
+    received_ns = slots.received_ns[slot]
+    timing = Timing(
+        received_ns=received_ns,
+        parsed_ns=slots.parsed_ns[slot],
+        tokenized_ns=slots.tokenized_ns[slot],
+        ready_ns=slots.ready_ns[slot],
+        batched_ns=batch.cut_ns,
+        input_copied_ns=result.input_ns,
+        run_ns=result.run_ns,
+        output_copied_ns=result.finished_ns,
+        sent_ns=now_ns,
+        batch_id=batch.number,
+        batch_rows=batch.rows,
+        padding=result.padding,
+        cut_reason=int(batch.reason),
+        predicted_finish_ns=batch.predicted_ns,
+        finished_ns=now_ns,
+    )
+    return tlv(Tag.TIMING, timing.encode())

@@ -1,0 +1,1 @@
+"""Where requests live: the shared arena, the layout of a model's slab in it, and who holds each row."""

@@ -1,0 +1,226 @@
+"""Who holds each row of a model's slab, and which request lies in it.
+
+A slot is one row of every region of the slab. Per-request facts are columns over the slots, kept twice in
+one memory: an `array` for single cells (a scalar store into a numpy array costs three times as much) and a
+numpy view of it for whole runs. The singular name is the cells, the plural the column.
+
+Slots are leased out of blocks of one batch each, in arrival order, so that the batch cut from them is one
+contiguous range that the executor uses in place. A block that was cut is sealed and returns to the free list
+when its last row is free; the free list is a stack, so the rows handed out next are those still in cache.
+
+A slot has two holders: the request, until it is answered, and the batch, until the worker has let go. A
+request that is cancelled or expires drops its hold at once, but the row is not handed to the next client while
+a copy or a kernel may still read it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+HELD_BY_REQUEST: Final = 1
+HELD_BY_BATCH: Final = 2
+FULL: Final = -1
+
+
+class SlotTable:
+    """The slots of one model.
+
+    Args:
+        slots: rows in the slab, a multiple of `block_rows`.
+        block_rows: rows in a block: the model's largest batch.
+
+    Ownership: only the process that owns the slab writes here. Every method is sync, so that a check and the
+    change that follows it are atomic under Trio.
+    """
+
+    def __init__(self, slots: int, block_rows: int) -> None:
+        if block_rows < 1 or slots < block_rows or slots % block_rows:
+            raise ValueError(f"slots: expected a multiple of block_rows ({block_rows}), got {slots}")
+        self.total: Final = slots
+        self.block_rows: Final = block_rows
+        self.rid = array("Q", bytes(8 * slots))
+        self.deadline_ns = array("q", bytes(8 * slots))
+        self.received_ns = array("q", bytes(8 * slots))
+        self.parsed_ns = array("q", bytes(8 * slots))
+        self.tokenized_ns = array("q", bytes(8 * slots))
+        self.ready_ns = array("q", bytes(8 * slots))
+        self.session = array("I", bytes(4 * slots))
+        self.body_nbytes = array("I", bytes(4 * slots))
+        self.frame = array("I", bytes(4 * slots))
+        self.flags = array("H", bytes(2 * slots))
+        self.rows = array("H", bytes(2 * slots))
+        self.hold = array("B", bytes(slots))
+        self.rids: NDArray[np.uint64] = np.frombuffer(self.rid, np.uint64)
+        self.deadlines_ns: NDArray[np.int64] = np.frombuffer(self.deadline_ns, np.int64)
+        self.receiveds_ns: NDArray[np.int64] = np.frombuffer(self.received_ns, np.int64)
+        self.parseds_ns: NDArray[np.int64] = np.frombuffer(self.parsed_ns, np.int64)
+        self.tokenizeds_ns: NDArray[np.int64] = np.frombuffer(self.tokenized_ns, np.int64)
+        self.readies_ns: NDArray[np.int64] = np.frombuffer(self.ready_ns, np.int64)
+        self.sessions: NDArray[np.uint32] = np.frombuffer(self.session, np.uint32)
+        self.bodies_nbytes: NDArray[np.uint32] = np.frombuffer(self.body_nbytes, np.uint32)
+        self.frames: NDArray[np.uint32] = np.frombuffer(self.frame, np.uint32)
+        self.flag_column: NDArray[np.uint16] = np.frombuffer(self.flags, np.uint16)
+        self.row_counts: NDArray[np.uint16] = np.frombuffer(self.rows, np.uint16)
+        self.holds: NDArray[np.uint8] = np.frombuffer(self.hold, np.uint8)
+        self._leased = [0] * (slots // block_rows)
+        self._free = list(range(slots // block_rows - 1, -1, -1))
+        self._open = FULL
+        self._fill = self._end = 0
+
+    # ---------------------------------------------------------------- leasing
+
+    def lease(self, rows: int) -> int:
+        """Takes `rows` contiguous slots for a request.
+
+        Args:
+            rows: 1 to `block_rows`.
+
+        Returns:
+            The first slot, held by the request, or `FULL`.
+        """
+        first = self._fill
+        if first + rows > self._end:
+            if not self._open_next():
+                return FULL
+            first = self._fill
+        self._fill = first + rows
+        self._leased[self._open] += rows
+        if rows == 1:
+            self.hold[first] = HELD_BY_REQUEST
+        else:
+            self.holds[first : first + rows] = HELD_BY_REQUEST
+        return first
+
+    def lease_run(self, rows: int) -> tuple[int, int]:
+        """Takes up to `rows` contiguous slots, as many as the open block still has.
+
+        Returns:
+            First slot and count; the count is 0 when no slot is free.
+        """
+        if self._fill == self._end and not self._open_next():
+            return FULL, 0
+        count = min(rows, self._end - self._fill)
+        return self.lease(count), count
+
+    def seal(self) -> None:
+        """Closes the open block: what is leased next starts a block, and with it a contiguous batch, of its own."""
+        block = self._open
+        if block != FULL and self._leased[block]:
+            self._open = FULL
+            self._fill = self._end = 0
+
+    def _open_next(self) -> bool:
+        if not self._free:
+            return False
+        if self._open != FULL and not self._leased[self._open]:
+            raise AssertionError("an open block without leases is refilled from its start: this is a bug")
+        self._open = self._free.pop()
+        self._fill = self._open * self.block_rows
+        self._end = self._fill + self.block_rows
+        return True
+
+    # ---------------------------------------------------------------- the two holders
+
+    def is_live(self, first: int) -> bool:
+        """Whether the request whose first row this is still waits for its answer."""
+        return bool(self.hold[first] & HELD_BY_REQUEST)
+
+    def is_held_by_batch(self, first: int) -> bool:
+        """Whether a batch, a tokenizer or an arriving body holds the request's rows."""
+        return bool(self.hold[first] & HELD_BY_BATCH)
+
+    def all_live(self, first: int, count: int) -> bool:
+        """Whether every row of the range belongs to an unanswered request."""
+        return bool((self.holds[first : first + count] & HELD_BY_REQUEST).all())
+
+    def hold_for_batch(self, first: int, count: int) -> None:
+        """A batch takes its hold on a range: its rows stay until `drop_batch`."""
+        self.holds[first : first + count] |= HELD_BY_BATCH
+
+    def claim(self, first: int) -> bool:
+        """Ends one request: the right to send its terminal reply, granted once.
+
+        Args:
+            first: the request's first slot.
+
+        Returns:
+            True for the one caller that may answer it, False when it was answered before.
+
+        Ownership: rows that no batch holds are free when this returns.
+        """
+        if not self.hold[first] & HELD_BY_REQUEST:
+            return False
+        rows = self.rows[first]
+        if self.hold[first] & HELD_BY_BATCH:
+            self.holds[first : first + rows] = HELD_BY_BATCH
+        else:
+            self.holds[first : first + rows] = 0
+            self._give_back(first, rows)
+        return True
+
+    def claim_batch(self, first: int, count: int) -> None:
+        """Ends all requests of a range that `all_live` has just confirmed; the batch keeps its hold."""
+        self.holds[first : first + count] = HELD_BY_BATCH
+
+    def drop_batch(self, first: int, count: int) -> None:
+        """The worker has let go of a range: rows whose request is answered are free."""
+        holds = self.holds[first : first + count]
+        holds &= HELD_BY_REQUEST
+        waiting = int(np.count_nonzero(holds))
+        if waiting != count:
+            self._give_back(first, count - waiting)
+
+    def _give_back(self, first: int, count: int) -> None:
+        block = first // self.block_rows
+        leased = self._leased[block] = self._leased[block] - count
+        if leased:
+            if leased < 0:
+                raise AssertionError(f"slot {first} was freed twice: this is a bug")
+        elif block == self._open:
+            self._fill = block * self.block_rows
+        else:
+            self._free.append(block)
+
+    # ---------------------------------------------------------------- finding requests
+
+    def live_in(self, first: int, count: int) -> NDArray[np.intp]:
+        """First slots of the unanswered requests of a range."""
+        live = (self.holds[first : first + count] & HELD_BY_REQUEST) > 0
+        return first + np.flatnonzero(live & (self.row_counts[first : first + count] > 0))
+
+    def answered_requests(self, first: int, count: int) -> NDArray[np.intp]:
+        """First slots of the answered requests of a range that a batch holds."""
+        answered = (self.holds[first : first + count] & HELD_BY_REQUEST) == 0
+        return first + np.flatnonzero(answered & (self.row_counts[first : first + count] > 0))
+
+    def live_requests(self, session: int = FULL) -> NDArray[np.intp]:
+        """First slots of the unanswered requests, of one session or of all."""
+        live = (self.holds & HELD_BY_REQUEST).astype(bool) & (self.row_counts > 0)
+        if session != FULL:
+            live &= self.sessions == session
+        return np.flatnonzero(live)
+
+    def find(self, session: int, rid: int, count: int = 1) -> NDArray[np.intp]:
+        """First slots of a session's unanswered requests with ids `rid` to `rid + count - 1`."""
+        rows = self.live_requests(session)
+        ids = self.rids[rows]
+        return rows[(ids >= np.uint64(rid)) & (ids - np.uint64(rid) < np.uint64(count))]
+
+    @property
+    def room(self) -> int:
+        """Slots that `lease_run` can still hand out; requests of several rows may find less."""
+        return len(self._free) * self.block_rows + self._end - self._fill
+
+    @property
+    def leased(self) -> int:
+        """Slots that a request or a batch holds; 0 at rest."""
+        return sum(self._leased)
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that hold nothing; all of them at rest (an open block without leases counts)."""
+        return len(self._free) + (self._open != FULL and not self._leased[self._open])
