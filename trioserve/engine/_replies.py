@@ -84,7 +84,7 @@ class ReplyBlock:
         for frames, output in self._outputs:
             frames[:count] = output[rows]
         self._rids[:count] = slots.rids[rows]
-        self._server_us[:count] = (now_ns - slots.receiveds_ns[rows]) // 1000
+        self._server_us[:count] = (now_ns - slots.readies_ns[rows]) // 1000
         self._queue_us[:count] = (batch.cut_ns - slots.readies_ns[rows]) // 1000
         self._write(owners, sessions, batch.lane.body_nbytes)
 
