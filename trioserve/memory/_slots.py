@@ -155,10 +155,15 @@ class SlotTable:
 
     def all_live(self, first: int, count: int) -> bool:
         """Whether every row of the range belongs to an unanswered request."""
+        if count == 1:
+            return bool(self.hold[first] & HELD_BY_REQUEST)
         return bool((self.holds[first : first + count] & HELD_BY_REQUEST).all())
 
     def hold_for_batch(self, first: int, count: int) -> None:
         """A batch takes its hold on a range: its rows stay until `drop_batch`."""
+        if count == 1:
+            self.hold[first] |= HELD_BY_BATCH
+            return
         self.holds[first : first + count] |= HELD_BY_BATCH
 
     def claim(self, first: int) -> bool:
@@ -197,7 +202,10 @@ class SlotTable:
 
     def free_plain_batch(self, first: int, count: int) -> None:
         """Ends the plain requests of a range, all live, and lets go of it."""
-        self.holds[first : first + count] = 0
+        if count == 1:
+            self.hold[first] = 0
+        else:
+            self.holds[first : first + count] = 0
         self._give_back(first, count)
 
     def _make_plain(self, rows: slice | NDArray[np.intp], first: int) -> None:
