@@ -12,9 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from trioserve_protocol import Signature
-
     from trioserve.config import ModelConfig
+    from trioserve_protocol import Signature
 
 Arrays: TypeAlias = "tuple[Any, ...]"
 """One array a tensor, in order, each with the rows of the whole batch first."""
@@ -27,8 +26,11 @@ PACKED_INPUTS = ("input_ids", "position_ids", "segment_ids")
 
 
 class LoadError(Exception):
-    """A model cannot be loaded. The message says which file or key, what was expected and what is there instead, in words
-    for the person who wrote the model."""
+    """A model cannot be loaded.
+
+    The message says which file or key, what was expected and what is there instead, in words for the person who
+    wrote the model.
+    """
 
 
 class OutputError(Exception):
@@ -112,8 +114,8 @@ class Backend(ABC):
     def infer(self, inputs: Arrays, out: Arrays) -> Arrays:
         """Run the whole batch.
 
-        A row's result depends on that row alone: the same row gives the same result by itself and in every batch, to the
-        model's tolerance, whatever stands beside it.
+        A row's result depends on that row alone: the same row gives the same result by itself and in every batch,
+        to the model's tolerance, whatever stands beside it.
 
         Args:
             inputs: In the order of `LoadContext.input_names`, C-contiguous and read-only. At least 1 and at most
@@ -129,5 +131,5 @@ class Backend(ABC):
                 alone, so a call must leave nothing behind that changes the next.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  optional: most backends have nothing to let go of
         """Let go of device memory, threads and files. Idempotent. Nothing is called afterwards."""

@@ -1,4 +1,4 @@
-"""One worker process: started with the ends of two pairs, watched by end of stream, ended with grace and then for certain."""
+"""One worker process: started with two pairs, watched by end of stream, ended with grace and then for certain."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 import trio
-import trioserve_protocol
 
 import trioserve
+import trioserve_protocol
 from trioserve.execution._descriptors import MAX_MESSAGE_NBYTES, pack_echo
 from trioserve.execution._messages import (
     MAX_CONTROL_NBYTES,
@@ -137,10 +138,9 @@ class WorkerProcess:
         """
         try:
             with trio.move_on_after(grace_s):
-                try:
+                # It may have ended already; waiting is all that is left to do then.
+                with suppress(OSError):
                     await self.control.send(encode_control(Stop()))
-                except OSError:
-                    pass  # It has ended already; waiting is all that is left to do.
                 await self.process.wait()
             if self.process.returncode is None:
                 logger.warning("worker_killed", pid=self.process.pid, grace_s=grace_s)
@@ -159,13 +159,14 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
     """
     control, control_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     data, data_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    data.setblocking(False)
+    data.settimeout(0)
+    ends = (control_child.fileno(), data_child.fileno())
     try:
         message = encode_control(_start_message(spec, epoch))
         process = await trio.lowlevel.open_process(
             # -P: the working directory is not searched for modules, `sys_path` of the start message says where to look.
-            [sys.executable, "-P", "-m", "trioserve.execution.worker", str(control_child.fileno()), str(data_child.fileno())],
-            pass_fds=[control_child.fileno(), data_child.fileno(), *(model.arena.fd for model in spec.models)],
+            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends)],
+            pass_fds=[*ends, *(model.arena.fd for model in spec.models)],
             env=worker_environment(spec),
             stdin=subprocess.DEVNULL,
         )
@@ -190,7 +191,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
 
 
 def worker_environment(spec: WorkerSpec) -> dict[str, str]:
-    """The environment of a worker: as many threads as its models say, and this same `trioserve`, also from a source tree."""
+    """The environment of a worker: threads as its models say, and this same `trioserve`, also from a source tree."""
     environment = dict(os.environ)
     threads = str(max((model.config.threads for model in spec.models), default=1))
     environment.update(dict.fromkeys(THREAD_VARIABLES, threads))

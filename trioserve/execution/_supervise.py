@@ -34,8 +34,8 @@ async def supervise_worker(
     Args:
         spec: The worker.
         on_ready: Called with a link of its own for each start. Who receives the link closes it.
-        on_lost: Called when a worker that had been ready is gone and reaped: what was in flight on its link comes back no
-            more, and its slots can be used again. The link itself reports the end earlier, as WorkerLost.
+        on_lost: Called when a worker that had been ready is gone and reaped: what was in flight on its link comes
+            back no more, and its slots can be used again. The link itself reports the end earlier, as WorkerLost.
         task_status: Started with what the first worker turned out to be.
 
     Raises:
@@ -81,7 +81,9 @@ async def _run_once(
         await _stop(worker, 0)
         raise
     try:
-        logger.info("worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth)
+        logger.info(
+            "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
+        )
         on_ready(StageLink(worker.data, epoch=epoch, depth=info.depth), info)
         if epoch == 1:
             task_status.started(info)
@@ -98,7 +100,7 @@ async def _ready_info(spec: WorkerSpec, worker: WorkerProcess) -> ReadyInfo:
 
 
 def _service_ns(models: tuple[ModelReady, ...]) -> int:
-    """Service time of a full batch of the fastest model, 0 if none was measured: the hop weighs most against that one."""
+    """Service time of a full batch of the fastest model, 0 if unknown: the hop weighs most against that one."""
     return min((model.warmup_ns[max(model.warmup_ns)] for model in models if model.warmup_ns), default=0)
 
 
