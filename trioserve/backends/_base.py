@@ -58,6 +58,11 @@ class LoadContext:
         return Path(self.config.directory)
 
     @property
+    def file(self) -> Path:
+        """The model's own file, absolute; it may not exist."""
+        return self.config.file_path
+
+    @property
     def threads(self) -> int:
         """Threads that one batch may use."""
         return self.config.threads
@@ -133,3 +138,20 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027  optional: most backends have nothing to let go of
         """Let go of device memory, threads and files. Idempotent. Nothing is called afterwards."""
+
+
+def check_outputs(names: tuple[str, ...], results: Arrays, places: Arrays) -> None:
+    """Check what a backend returned.
+
+    Raises:
+        OutputError: Not one array an output, or an array of another dtype or shape.
+    """
+    if len(results) != len(places):
+        raise OutputError(f"infer returned {len(results)} arrays, expected {len(places)}")
+    for name, result, place in zip(names, results, places, strict=True):
+        if result is place:
+            continue
+        shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
+        if shape != place.shape or dtype != place.dtype:
+            given = type(result).__name__ if dtype is None else f"{dtype} {list(shape or ())}"
+            raise OutputError(f"output {name!r} is {given}, expected {place.dtype} {list(place.shape)}")

@@ -53,6 +53,9 @@ THREAD_VARIABLES: Final = (
 HOP_ROUNDS: Final = 16
 """Round trips that the median hop is taken of."""
 
+HOP_LIMIT_S: Final = 5.0
+"""Longest that all of them may take together."""
+
 REAP_LIMIT_S: Final = 5.0
 """How long to wait for a killed process. Only one stuck in the kernel takes longer, and nothing here could end that."""
 
@@ -93,22 +96,26 @@ class WorkerProcess:
         """Median round trip of an empty message, nanoseconds.
 
         Raises:
-            WorkerStartError: The worker ended, or answered something else.
+            WorkerStartError: The worker ended, does not answer, or answers something else.
         """
         took = []
-        for number in range(HOP_ROUNDS):
-            message = pack_echo(self.epoch, number)
-            before = time.monotonic_ns()
-            try:
-                self.data.send(message)
-                await trio.lowlevel.wait_readable(self.data)
-                answer = self.data.recv(MAX_MESSAGE_NBYTES)
-            except OSError as error:
-                raise WorkerStartError(f"the worker ended while it started: {error.strerror}") from error
-            took.append(time.monotonic_ns() - before)
-            if answer != message:
-                raise WorkerStartError("the worker ended, or does not answer what it was sent")
-        return int(statistics.median(took))
+        with trio.move_on_after(HOP_LIMIT_S):
+            for number in range(HOP_ROUNDS):
+                before = time.monotonic_ns()
+                await self._echo(pack_echo(self.epoch, number))
+                took.append(time.monotonic_ns() - before)
+            return int(statistics.median(took))
+        raise WorkerStartError("the worker does not answer")
+
+    async def _echo(self, message: bytes) -> None:
+        try:
+            self.data.send(message)
+            await trio.lowlevel.wait_readable(self.data)
+            answer = self.data.recv(MAX_MESSAGE_NBYTES)
+        except OSError as error:
+            raise WorkerStartError(f"the worker ended while it started: {error.strerror}") from error
+        if answer != message:
+            raise WorkerStartError("the worker ended while it started, or answers what it was not asked")
 
     async def gone(self) -> str:
         """Wait until the worker has ended by itself, and reap it.
@@ -183,7 +190,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
     except OSError:
         logger.debug("worker_ended_before_start", pid=process.pid)
     except BaseException:
-        with trio.CancelScope(shield=True):
+        with trio.move_on_after(REAP_LIMIT_S, shield=True):
             await started.stop(0)
         data.close()
         raise

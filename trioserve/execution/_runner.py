@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from trioserve.backends import OutputError
+from trioserve.backends import OutputError, check_outputs
 from trioserve.execution._costs import Costs
 from trioserve.execution._descriptors import StageBatch, StageResult
 from trioserve.execution._report import report
@@ -164,20 +164,3 @@ class ModelRunner:
             except Exception as half_error:  # noqa: BLE001  as in `run`
                 failures += self._bisect(piece, low, high, half_error, limit_ns)
         return failures
-
-
-def check_outputs(names: tuple[str, ...], results: Arrays, places: Arrays) -> None:
-    """Check what a backend returned.
-
-    Raises:
-        OutputError: Not one array an output, or an array of another dtype or shape.
-    """
-    if len(results) != len(places):
-        raise OutputError(f"infer returned {len(results)} arrays, expected {len(places)}")
-    for name, result, place in zip(names, results, places, strict=True):
-        if result is place:
-            continue
-        shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
-        if shape != place.shape or dtype != place.dtype:
-            given = type(result).__name__ if dtype is None else f"{dtype} {list(shape or ())}"
-            raise OutputError(f"output {name!r} is {given}, expected {place.dtype} {list(place.shape)}")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trioserve.backends import check_outputs
 from trioserve.execution._costs import Costs, call_cost_ns
 from trioserve.execution._descriptors import StageBatch
 from trioserve.execution._rows import TokenRows
-from trioserve.execution._runner import check_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
