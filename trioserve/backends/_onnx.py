@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trioserve_protocol import DType
-
 from trioserve.backends._base import Arrays, Backend, LoadContext, LoadError
 from trioserve.backends._files import verify_sha256
+from trioserve_protocol import DType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from trioserve_protocol import TensorSpec
 
 BIND_NBYTES: Final = 131_072
-"""Outputs of at least this many bytes are written straight into the slab. Binding costs 6 us a call more than letting the
-runtime allocate, which is what it takes to copy about this much (measured with ONNX Runtime 1.32)."""
+"""Outputs of at least this many bytes are written straight into the slab. Binding costs 6 us a call more than
+letting the runtime allocate, which is what it takes to copy about this much (measured with ONNX Runtime 1.32)."""
 
 _ELEMENT_TYPES: Final = {
     "tensor(bool)": DType.BOOL,
@@ -68,7 +67,9 @@ class OnnxBackend(Backend):
         try:
             session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise LoadError(f"{ctx.name}: {path.name} is not a graph ONNX Runtime can load: {error}") from error
+            raise LoadError(
+                f"{ctx.name}: {path.name} is not a graph ONNX Runtime can load: {error}"
+            ) from error
         _check_graph(ctx, session.get_inputs(), session.get_outputs())
         self._session = session
         self._input_names = ctx.input_names
@@ -124,7 +125,9 @@ def _check_value(model: str, side: str, value: _Value, dtype: DType, dims: tuple
     if _ELEMENT_TYPES.get(value.type) is not dtype:
         raise LoadError(f"{model}: {side} {value.name!r} of the graph is {value.type}, expected {dtype.name}")
     if len(value.shape) != len(dims):
-        raise LoadError(f"{model}: {side} {value.name!r} of the graph has shape {value.shape}, expected {list(dims)}")
+        raise LoadError(
+            f"{model}: {side} {value.name!r} of the graph has shape {value.shape}, expected {list(dims)}"
+        )
     for axis, (actual, expected) in enumerate(zip(value.shape, dims, strict=True)):
         if expected == -1 and isinstance(actual, int):
             raise LoadError(

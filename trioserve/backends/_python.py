@@ -55,7 +55,7 @@ class PythonBackend(Backend):
         self._input_names = ctx.input_names
         self._output_names = tuple(spec.name for spec in signature.outputs)
 
-    def infer(self, inputs: Arrays, out: Arrays) -> Arrays:
+    def infer(self, inputs: Arrays, out: Arrays) -> Arrays:  # noqa: ARG002  numpy functions make their own
         """Call the model's `infer` with one keyword argument an input."""
         result = self._infer(**dict(zip(self._input_names, inputs, strict=True)))
         if isinstance(result, np.ndarray):
@@ -64,7 +64,9 @@ class PythonBackend(Backend):
             return result
         if isinstance(result, dict):
             return self._by_name(result)
-        raise OutputError(f"infer returned {type(result).__name__}; expected an array, a tuple or a dict of arrays")
+        raise OutputError(
+            f"infer returned {type(result).__name__}; expected an array, a tuple or a dict of arrays"
+        )
 
     def _by_name(self, result: dict[str, Any]) -> Arrays:
         if result.keys() != set(self._output_names):

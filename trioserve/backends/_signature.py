@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trioserve_protocol import DType, LocalProtocolError, Signature, TensorSpec
-
 from trioserve.backends._base import LoadError
 from trioserve.backends._model import Model, Tensor
+from trioserve_protocol import DType, LocalProtocolError, Signature, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,5 +59,7 @@ def _agreed(
 ) -> tuple[TensorSpec, ...]:
     specs = tuple(tensor.spec(name) for name, tensor in declared.items())
     if specs and configured and specs != configured:
-        raise LoadError(f"{config.name}: {side} differ, the class says {specs}, the configuration {configured}")
+        raise LoadError(
+            f"{config.name}: {side} differ, the class says {specs}, the configuration {configured}"
+        )
     return specs or configured
