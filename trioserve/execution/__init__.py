@@ -1,0 +1,56 @@
+"""Execution: batches run in worker processes, and only descriptors cross over to them.
+
+Names are loaded when they are first used: a worker process imports this package too, and does without Trio.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trioserve.execution._descriptors import StageBatch, StageResult
+    from trioserve.execution._in_process import InProcessStage
+    from trioserve.execution._link import StageLink
+    from trioserve.execution._messages import ModelReady, WorkerKind
+    from trioserve.execution._spec import ReadyInfo, WorkerLoss, WorkerModel, WorkerSpec, WorkerStartError
+    from trioserve.execution._supervise import supervise_worker
+
+__all__ = [
+    "InProcessStage",
+    "ModelReady",
+    "ReadyInfo",
+    "StageBatch",
+    "StageLink",
+    "StageResult",
+    "WorkerKind",
+    "WorkerLoss",
+    "WorkerModel",
+    "WorkerSpec",
+    "WorkerStartError",
+    "supervise_worker",
+]
+
+_MODULES = {
+    "InProcessStage": "_in_process",
+    "ModelReady": "_messages",
+    "ReadyInfo": "_spec",
+    "StageBatch": "_descriptors",
+    "StageLink": "_link",
+    "StageResult": "_descriptors",
+    "WorkerKind": "_messages",
+    "WorkerLoss": "_spec",
+    "WorkerModel": "_spec",
+    "WorkerSpec": "_spec",
+    "WorkerStartError": "_spec",
+    "supervise_worker": "_supervise",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
