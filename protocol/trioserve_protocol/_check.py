@@ -61,7 +61,9 @@ def check_request(
         3.5 too many rows, 3.1 shape, 3.2 dtype, 3.3 size, 3.4 / 12.3 meta, 3.6 too many BYTES elements.
     """
     if rows > signature.max_rows and not many:
-        return RemoteProtocolError(ErrorCode.TOO_MANY_ROWS, f"{rows} rows, the model takes {signature.max_rows}")
+        return RemoteProtocolError(
+            ErrorCode.TOO_MANY_ROWS, f"{rows} rows, the model takes {signature.max_rows}"
+        )
     if not meta and signature.fixed_inputs:
         wanted = signature.input_nbytes(rows)
         return None if payload_nbytes == wanted else _size_fault(payload_nbytes, wanted)
@@ -94,7 +96,9 @@ def _check_undeclared(signature: Signature, rows: int, payload_nbytes: int, limi
     if signature.fixed_inputs and payload_nbytes != least:
         raise _size_fault(payload_nbytes, least)
     if payload_nbytes < least:
-        raise RemoteProtocolError(ErrorCode.INVALID_SIZE, f"payload of {payload_nbytes} bytes, at least {least} wanted")
+        raise RemoteProtocolError(
+            ErrorCode.INVALID_SIZE, f"payload of {payload_nbytes} bytes, at least {least} wanted"
+        )
 
 
 def _check_declared(

@@ -19,8 +19,13 @@ from ._rules import CLIENT_RULES, SERVER_RULES, Head, Rule, header_fault, queue_
 READ_NBYTES: Final = 256 << 10
 """What a caller should read at once when nothing speaks against it, bytes."""
 
-VECTOR_FROM: Final = 4
-"""Length of a run from which columns are faster than frame by frame."""
+VECTOR_FROM: Final = 6
+"""Least frames in a run.
+
+`receive` of n frames of 544 bytes takes 0.5 + 0.55 n µs one by one, and 6.5 µs as columns (7.9 at n = 256), so for
+parsing alone columns pay from 11 frames on. What the caller saves with them (one copy and one decision instead of n,
+0.5 µs each at least) moves the crossover to 6. Python 3.11, numpy 2.4, one core.
+"""
 
 _CRC: Final = int(Flag.CRC)
 _U32_AT: Final = Struct("<I").unpack_from
@@ -30,7 +35,9 @@ _READY: Final = 0
 _ASKED: Final = 1  # A Begin event is out; the caller has neither accepted nor discarded the body.
 _ACCEPTED: Final = 2
 _DISCARDING: Final = 3
-_AFTER_LARGE: Final = 4  # A large body was just received: reads stay short, so that the next one lands in place too.
+_AFTER_LARGE: Final = (
+    4  # The next payload is, or may be, a large one: reads stay short, so that it lands in place.
+)
 _CLOSED: Final = 5
 
 
@@ -174,8 +181,11 @@ class Connection:
         self._leave_asked(_ACCEPTED)
 
     def discard_body(self) -> None:
-        """After a Begin event: `receive` skips the payload."""
-        self._leave_asked(_DISCARDING)
+        """After a Begin event, or in the middle of an accepted body: `receive` skips what is left of the payload."""
+        if self._state == _ACCEPTED:
+            self._state = _DISCARDING
+        else:
+            self._leave_asked(_DISCARDING)
 
     def body_received(self, nbytes: int) -> bool:
         """Report that the caller took `nbytes` more payload bytes; returns whether the frame is complete."""
@@ -200,14 +210,13 @@ class Connection:
             skipped = min(len(data), self.body_remaining)
             self.body_remaining -= skipped
             if not self.body_remaining:
-                self._state = _READY
+                self._state, self._read_limit = _READY, 0
             return skipped
         if self._state == _AFTER_LARGE:
-            # Stays in this state, and thus reads little, until one header is there.
+            # Until one header is there, which decides how to go on.
             if len(data) < HEADER_NBYTES:
                 return self._incomplete_header(data, 0, events)
-            self._state = _READY
-            self._read_limit = 0
+            self._state, self._read_limit = _READY, 0
             return 0
         if self._state == _CLOSED:
             raise LocalProtocolError("received bytes after a fatal error")
@@ -215,7 +224,7 @@ class Connection:
 
     def _incomplete_header(self, data: memoryview, pos: int, events: list[Event]) -> int:
         """Judge a frame's first four bytes as soon as they are there, so that strangers get an answer at once."""
-        if len(data) - pos >= _U32_AT.__self__.size and _U32_AT(data, pos)[0] & 0xFF_FFFF != MAGIC_WORD:
+        if len(data) - pos >= 4 and _U32_AT(data, pos)[0] & 0xFF_FFFF != MAGIC_WORD:
             return self._fail(data, events, bad_start(bytes(data[pos : pos + 4])))
         return pos
 
@@ -261,7 +270,9 @@ class Connection:
         if refusal is not None:
             return refusal
         if head.w0 == W0_HELLO and self._started:
-            return RemoteProtocolError(ErrorCode.FAILED_PRECONDITION, "HELLO is not the first frame", head.rid)
+            return RemoteProtocolError(
+                ErrorCode.FAILED_PRECONDITION, "HELLO is not the first frame", head.rid
+            )
         if rule.data is not None:
             if head.meta8 << 3 > self.limits.max_meta_nbytes:
                 message = f"meta of {head.meta8 << 3} bytes is larger than {self.limits.max_meta_nbytes}"
@@ -276,7 +287,9 @@ class Connection:
             return self.limits.max_admin_reply_nbytes
         return self.limits.max_control_nbytes
 
-    def _incomplete_frame(self, data: memoryview, pos: int, head: Head, rule: Rule, events: list[Event]) -> int:
+    def _incomplete_frame(
+        self, data: memoryview, pos: int, head: Head, rule: Rule, events: list[Event]
+    ) -> int:
         """Announce a large body whose header and meta are there; else ask for more bytes."""
         start = pos + HEADER_NBYTES
         payload_at = start + (head.meta8 << 3)
@@ -285,6 +298,7 @@ class Connection:
             return pos
         self._read_limit = payload_at - pos
         if payload_at > len(data):
+            self._state = _AFTER_LARGE
             return pos
         events.append(self._begin(head, bytes(data[start:payload_at]), payload_nbytes))
         self.body_remaining = payload_nbytes

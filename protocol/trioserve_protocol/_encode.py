@@ -52,7 +52,15 @@ def frame(
         raise LocalProtocolError("meta is not a multiple of 8 bytes")
     try:
         head = HEADER.pack(
-            w0_of(frame_type), meta_nbytes + nbytes + pad, rid, handle, flags, timeout_us, meta_nbytes >> 3, rows, aux
+            w0_of(frame_type),
+            meta_nbytes + nbytes + pad,
+            rid,
+            handle,
+            flags,
+            timeout_us,
+            meta_nbytes >> 3,
+            rows,
+            aux,
         )
     except Exception as error:  # struct.error is not a class of its own on all versions
         raise LocalProtocolError(f"a header field is out of range: {error}") from None
@@ -69,7 +77,9 @@ def frame_bytes(parts: Sequence[Buffer]) -> bytes:
     return b"".join(parts)
 
 
-def infer_flags(request_class: int = 0, *, retry: bool = False, sampled: bool = False, noreply: bool = False) -> int:
+def infer_flags(
+    request_class: int = 0, *, retry: bool = False, sampled: bool = False, noreply: bool = False
+) -> int:
     """Return the flags of a whole INFER or INFER_MANY."""
     flags = request_class | _END
     if retry:
@@ -106,7 +116,9 @@ def error_frame(
         count: Ids that it ends; more than 1 only for ids of one INFER_MANY.
         retry_after_us: Earliest retry; None = at once if the code is retryable, else never.
     """
-    meta = tlv(Tag.ERRMSG, message.encode()[:_MAX_MESSAGE_NBYTES].decode("utf-8", "ignore")) if message else b""
+    meta = (
+        tlv(Tag.ERRMSG, message.encode()[:_MAX_MESSAGE_NBYTES].decode("utf-8", "ignore")) if message else b""
+    )
     retryable = code.retryable
     if retry_after_us is None:
         retry_after_us = 0 if retryable else RETRY_NEVER
@@ -121,7 +133,9 @@ def bind_frame(rid: int, handle: int, model: str, meta: bytes = b"") -> bytes:
 
 def bound_frame(rid: int, handle: int, signature: Signature) -> bytes:
     """Return a BOUND."""
-    return frame_bytes(frame(FrameType.BOUND, rid=rid, handle=handle, meta=tlv(Tag.SIGNATURE, signature.encode())))
+    return frame_bytes(
+        frame(FrameType.BOUND, rid=rid, handle=handle, meta=tlv(Tag.SIGNATURE, signature.encode()))
+    )
 
 
 def cancel_frame(rid: int, count: int = 1) -> bytes:

@@ -75,9 +75,7 @@ def encode_outputs(positions: Iterable[int]) -> bytes:
     return Struct(f"<{len(wanted)}H").pack(*wanted)
 
 
-def parse_meta(
-    meta: bytes, allowed: "frozenset[int] | None" = None, limits: Limits = DEFAULT_LIMITS
-) -> Meta:
+def parse_meta(meta: bytes, allowed: "frozenset[int] | None" = None, limits: Limits = DEFAULT_LIMITS) -> Meta:
     """Decode a meta block.
 
     Args:
@@ -117,7 +115,9 @@ def _walk(meta: bytes, limits: Limits) -> "Iterable[tuple[int, bytes]]":
         if count > limits.max_tlvs:
             raise bad_meta(f"more than {limits.max_tlvs} TLVs")
         if flags and not number & IGNORABLE_TAG:
-            raise RemoteProtocolError(ErrorCode.UNKNOWN_TLV, f"TLV {tag_label(number)}: flags {flags:#x} are not defined")
+            raise RemoteProtocolError(
+                ErrorCode.UNKNOWN_TLV, f"TLV {tag_label(number)}: flags {flags:#x} are not defined"
+            )
         yield number, meta[start : start + nbytes]
         pos = start + (nbytes + 7 & ~7)
 

@@ -7,7 +7,7 @@ from struct import Struct, error as StructError
 from typing import Final, NamedTuple
 
 from ._codes import ErrorCode
-from ._dtypes import DType
+from ._dtypes import DType, dtype_of
 from ._errors import LocalProtocolError, RemoteProtocolError
 from ._header import pad8
 from ._limits import DEFAULT_LIMITS, Limits
@@ -125,7 +125,10 @@ def _encode_tensor(spec: TensorSpec) -> bytes:
 
 
 def _decode_tensor(data: bytes, start: int) -> tuple[TensorSpec, int]:
-    dtype, ndim, name_nbytes, _ = _TENSOR.unpack_from(data, start)
+    number, ndim, name_nbytes, _ = _TENSOR.unpack_from(data, start)
+    dtype = dtype_of(number)
+    if dtype is None:
+        raise ValueError(f"no dtype {number}")
     pos = start + _TENSOR.size
     dims = Struct(f"<{ndim}i").unpack_from(data, pos)
     pos += 4 * ndim
@@ -133,7 +136,7 @@ def _decode_tensor(data: bytes, start: int) -> tuple[TensorSpec, int]:
     if end > len(data):
         raise ValueError("a tensor's name runs over the end")
     name = data[pos : pos + name_nbytes].decode("ascii")
-    return TensorSpec(name, DType(dtype), dims), end
+    return TensorSpec(name, dtype, dims), end
 
 
 def _fault_of(signature: Signature) -> str:

@@ -12,12 +12,13 @@ from trioserve_protocol import (
     ErrorCode,
     FrameType,
     Infer,
+    InferMany,
     RemoteProtocolError,
     Tag,
     check_request,
     error_columns,
     error_frame,
-    parse_meta,
+    parse_request_meta,
 )
 
 from trioserve.errors import TrioserveError
@@ -27,7 +28,7 @@ from ._bulk import admit_many, begin
 from ._text import TextLane
 
 if TYPE_CHECKING:
-    from trioserve_protocol import InferBegin, InferMany, InferRun
+    from trioserve_protocol import InferBegin, InferRun
 
     from ._engine import Engine
     from ._lane import Lane
@@ -177,17 +178,26 @@ class Intake:
     def _resolve(
         self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int
     ) -> Lane:
-        if request.handle:
-            lane = session.lanes.get(request.handle)
-            if lane is None:
-                raise RemoteProtocolError(ErrorCode.HANDLE_NOT_BOUND, f"handle {request.handle} is not bound")
+        bound = bool(request.handle)
+        meta = parse_request_meta(request.meta, bound=bound, limits=self._engine.wire_limits)
+        if not bound:
+            lane = self._engine.find(meta.model or "", meta.version)
+        elif (known := session.lanes.get(request.handle)) is not None:
+            lane = known
         else:
-            meta = parse_meta(request.meta)
-            if meta.model is None:
-                raise RemoteProtocolError(ErrorCode.INVALID_META, "handle is 0 and TLV MODEL is missing")
-            lane = self._engine.find(meta.model, meta.version)
-        checked = check_request(lane.signature, request.rows, payload_nbytes, request.meta, named=not request.handle)
-        if checked.outputs:
+            raise RemoteProtocolError(ErrorCode.HANDLE_NOT_BOUND, f"handle {request.handle} is not bound")
+        fault = check_request(
+            lane.signature,
+            request.rows,
+            payload_nbytes,
+            meta if request.meta else b"",
+            bound=bound,
+            many=isinstance(request, InferMany) or getattr(request, "frame_type", 0) == FrameType.INFER_MANY,
+            limits=self._engine.wire_limits,
+        )
+        if fault is not None:
+            raise fault
+        if meta.outputs:
             raise RemoteProtocolError(ErrorCode.UNKNOWN_TLV, f"TLV {Tag.OUTPUTS.name} is not implemented")
         return lane
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trioserve.admission import Gate
     from trioserve.config import ModelConfig
     from trioserve.memory import Slab
+    from trioserve.request import Clock
 
     from ._arrival import Arrival
     from ._session import Session
@@ -48,9 +49,13 @@ class Lane:
         signature: what it takes and gives.
         slab: its rows; `slab.layout.slots` is a multiple of the largest batch.
         gate: its permits.
+        clock: read only for requests that ask for their timing.
     """
 
-    def __init__(self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate) -> None:
+    def __init__(
+        self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
+    ) -> None:
+        self.clock: Final = clock
         self.config: Final = config
         self.signature: Final = signature
         self.slab: Final = slab
@@ -204,6 +209,8 @@ class Lane:
         slots.row_counts[first:end] = 1
         slots.bodies_nbytes[first:end] = self.body_nbytes
         if (flags & np.uint16(SPECIAL)).any():
+            slots.parseds_ns[first:end] = self.clock.now_ns()
+            slots.tokenizeds_ns[first:end] = 0
             self.special[first // self.max_rows] = True
         self.queue.push(first, count)
 
@@ -270,6 +277,8 @@ class Lane:
             request.timeout_us * 1000 or self.default_deadline_ns
         )
         slots.receiveds_ns[first : first + rows] = now_ns
+        slots.parsed_ns[first] = self.clock.now_ns() if request.flags & Flag.SAMPLED else now_ns
+        slots.tokenized_ns[first] = 0
         slots.flags[first] = (request.flags & WIRE_FLAGS) | mark
         slots.rows[first] = rows
         if rows > 1:

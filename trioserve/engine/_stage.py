@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from trioserve_protocol import ErrorCode
 
-from trioserve.execution import StageBatch, WorkerLost
+from trioserve.errors import WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trioserve.execution import StageLink, StageResult
+    from trioserve.execution import StageBatch, StageLink, StageResult
 
     from ._lane import Lane
     from ._terminal import Terminal
