@@ -28,7 +28,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ServerConfig, list[Mod
         calls.append((config, models))
         return 0
 
-    monkeypatch.setitem(sys.modules, "trioserve.server", SimpleNamespace(serve_forever=serve_forever))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "trioserve.server", SimpleNamespace(serve_forever=serve_forever))
     return calls
 
 

@@ -55,18 +55,18 @@ def test_waterfall_has_a_bar_a_phase() -> None:
     assert ran[24:33].strip() == "3550"
     assert ran.count("█") == 36
     assert max(map(len, lines)) <= 78
-    assert lines[-1] == "  in batch 7 with 1 row, cut because: no gain, done 100 µs earlier than predicted"
+    assert lines[-1] == "  batch 7 of 1 row, cut: no gain, done 100 µs before the forecast"
 
 
 def test_waterfall_leaves_out_what_did_not_happen() -> None:
     timing = TIMING._replace(tokenized_ns=0, predicted_finish_ns=0, batch_rows=3, cut_reason=99)
     text = waterfall(timing)
     assert "tokenized" not in text
-    assert text.endswith("in batch 7 with 3 rows, cut because: 99")
+    assert text.endswith("batch 7 of 3 rows, cut: 99")
 
 
 def test_waterfall_of_nothing_does_not_divide_by_zero() -> None:
-    assert "in batch 0" in waterfall(Timing())
+    assert "batch 0" in waterfall(Timing())
 
 
 def test_latency_table() -> None:

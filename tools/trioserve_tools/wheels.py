@@ -99,7 +99,7 @@ def _download(wheel: Wheel, cache: Path, pattern: str) -> Path:
         ]
         command += ["--only-binary", ":all:", "--dest", folder, wheel.requirement]
         try:
-            done = subprocess.run(  # noqa: S603  a fixed command and a pinned requirement
+            done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired as error:

@@ -26,4 +26,6 @@ def verify_sha256(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != expected:
-        raise LoadError(f"{path}: sha256 is {actual}, expected {expected}; the file is not the one configured")
+        raise LoadError(
+            f"{path}: sha256 is {actual}, expected {expected}; the file is not the one configured"
+        )

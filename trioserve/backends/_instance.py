@@ -59,4 +59,6 @@ def _source_path(cls: type[Model]) -> Path:
 
 
 def _tensors(tensors: Mapping[str, Tensor]) -> dict[str, TensorConfig]:
-    return {name: TensorConfig(dtype=tensor.dtype, dims=list(tensor.dims)) for name, tensor in tensors.items()}
+    return {
+        name: TensorConfig(dtype=tensor.dtype, dims=list(tensor.dims)) for name, tensor in tensors.items()
+    }

@@ -64,7 +64,9 @@ class PythonBackend(Backend):
             return result
         if isinstance(result, dict):
             return self._by_name(result)
-        raise OutputError(f"infer returned {type(result).__name__}; expected an array, a tuple or a dict of arrays")
+        raise OutputError(
+            f"infer returned {type(result).__name__}; expected an array, a tuple or a dict of arrays"
+        )
 
     def _by_name(self, result: dict[str, Any]) -> Arrays:
         if result.keys() != set(self._output_names):

@@ -60,5 +60,7 @@ def _agreed(
 ) -> tuple[TensorSpec, ...]:
     specs = tuple(tensor.spec(name) for name, tensor in declared.items())
     if specs and configured and specs != configured:
-        raise LoadError(f"{config.name}: {side} differ, the class says {specs}, the configuration {configured}")
+        raise LoadError(
+            f"{config.name}: {side} differ, the class says {specs}, the configuration {configured}"
+        )
     return specs or configured

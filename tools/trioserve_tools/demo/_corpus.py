@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-import yaml
+import msgspec
 
 from trioserve_tools.wheels import Wheel, fetch
 
@@ -46,7 +46,7 @@ def questions_of(wheel: bytes) -> list[Question]:
             path = PurePosixPath(name)
             if path.parent == _FOLDER and path.suffix == ".yml":
                 topic = path.stem.replace("_", " ")
-                conversations = yaml.safe_load(archive.read(name))["conversations"]
+                conversations = msgspec.yaml.decode(archive.read(name))["conversations"]
                 questions += [Question(_plain(lines), topic) for lines in conversations]
     return questions
 

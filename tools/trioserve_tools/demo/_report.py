@@ -92,11 +92,11 @@ def waterfall(timing: Timing) -> str:
 def _batch_line(timing: Timing) -> str:
     known = {int(reason): reason.name.lower().replace("_", " ") for reason in CutReason}
     rows = "1 row" if timing.batch_rows == 1 else f"{timing.batch_rows} rows"
-    line = f"  in batch {timing.batch_id} with {rows}, cut because: {known.get(timing.cut_reason, timing.cut_reason)}"
+    line = f"  batch {timing.batch_id} of {rows}, cut: {known.get(timing.cut_reason, timing.cut_reason)}"
     if not timing.predicted_finish_ns:
         return line
     late_us = (timing.finished_ns - timing.predicted_finish_ns) / 1e3
-    return f"{line}, done {abs(late_us):,.0f} µs {'later' if late_us > 0 else 'earlier'} than predicted"
+    return f"{line}, done {abs(late_us):,.0f} µs {'after' if late_us > 0 else 'before'} the forecast"
 
 
 def latency_table(loads: Sequence[Load]) -> str:
