@@ -46,7 +46,7 @@ class ServerLog:
             self.ready.set()
 
     async def follow(self, stream: trio.abc.ReceiveStream) -> None:
-        """Reads until the server closes its log; a log that nobody reads would stop the server when the pipe is full."""
+        """Reads until the server closes its log. One that nobody reads would stop the server when the pipe is full."""
         rest = b""
         async for chunk in stream:
             *lines, rest = (rest + chunk).split(b"\n")
