@@ -14,13 +14,18 @@ import trio
 from trioserve.client import Client, connect
 
 from trioserve_tools.demo._corpus import Question, different, load_questions
-from trioserve_tools.demo._process import DemoError, running_server
 from trioserve_tools.demo._report import heading, latency_table, nearest, waterfall
 from trioserve_tools.demo._traffic import measure
 from trioserve_tools.minilm import build_repository
+from trioserve_tools.server_process import running_server
 from trioserve_tools.wheels import WheelError
 
 MODEL = "minilm"
+
+
+class WrongResult(Exception):
+    """The server gave a result that is not the right one."""
+
 
 ASKED = (
     "How do I reset a forgotten password?",
@@ -50,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         build_repository(args.models, wheels=args.wheels)
         questions = load_questions(args.wheels)
         trio.run(_demo, args.models, questions)
-    except (WheelError, DemoError) as error:
+    except WheelError as error:
         print(f"the demo failed: {error}", file=sys.stderr)
         return 1
     except BaseExceptionGroup as group:
@@ -89,7 +94,7 @@ async def _embed_stored(client: Client, stored: list[Question]) -> npt.NDArray[n
     """Embeds every stored question with one call."""
     published = await client.infer(MODEL, [PUBLISHED_TEXT])
     if not np.allclose(published[0, :5], PUBLISHED, atol=5e-6):
-        raise DemoError(f"the embedding of {PUBLISHED_TEXT!r} is not the published one: {published[0, :5]}")
+        raise WrongResult(f"the embedding of {PUBLISHED_TEXT!r} is not the published one: {published[0, :5]}")
     print("  model     gives the published embedding")
     began_s = time.perf_counter()
     result = await client.infer_many(MODEL, [question.text for question in stored])

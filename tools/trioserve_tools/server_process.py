@@ -17,8 +17,8 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 
 
-class DemoError(Exception):
-    """Something did not go as it must. `str()` says what."""
+class ServerFailed(Exception):
+    """A server did not start or end as it must. `str()` says how, with the last lines of its log."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
         URL and process id of a server that is ready.
 
     Raises:
-        DemoError: It does not become ready, or does not end with status 0 when it is told to.
+        ServerFailed: It does not become ready, or does not end with status 0 when it is told to.
     """
     command = [sys.executable, "-m", "trioserve.cli", "serve", "--models", str(models)]
     command += ["--port", "0", "--log-format", "json"]
@@ -77,7 +77,7 @@ async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
             with trio.move_on_after(START_TIMEOUT_S):
                 await log.ready.wait()
             if not log.address:
-                raise DemoError(_with_log("the server did not become ready", log))
+                raise ServerFailed(_with_log("the server did not become ready", log))
             yield log.address, process.pid
             await _stop(process, log)
             nursery.cancel_scope.cancel()
@@ -94,7 +94,7 @@ async def _stop(process: trio.Process, log: ServerLog) -> None:
         await process.wait()
     if process.returncode != 0:
         status = "still running" if process.returncode is None else f"status {process.returncode}"
-        raise DemoError(_with_log(f"the server did not end as it should after SIGTERM ({status})", log))
+        raise ServerFailed(_with_log(f"the server did not end as it should after SIGTERM ({status})", log))
 
 
 def _with_log(message: str, log: ServerLog) -> str:
