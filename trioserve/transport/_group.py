@@ -104,6 +104,7 @@ class ConnectionGroup:
         self._finishing: dict[int, Peer] = {}
         """Half-closed connections that are still owed something."""
         self._turn_ns: Final = limits.turn_us * 1000
+        self._quiet: trio.Event | None = None
         self._frames_left = 0
         self._nbytes_left = 0
         self._epoll.register(self._timer.fileno(), _IN)
@@ -143,6 +144,12 @@ class ConnectionGroup:
     def settle(self) -> None:
         """Decides and flushes after something that did not come from the group's own descriptors."""
         self._finish_turn(self._clock.now_ns())
+
+    async def wait_quiet(self) -> None:
+        """Returns when every request is answered and every reply has left."""
+        self._quiet = trio.Event()
+        self.settle()
+        await self._quiet.wait()
 
     @property
     def unsent_nbytes(self) -> int:
@@ -233,6 +240,8 @@ class ConnectionGroup:
             self.close_if_done(peer)
         while self._doomed:
             self._close(self._doomed.pop())
+        if self._quiet is not None and not engine.unanswered and not self._watch.backlog_nbytes:
+            self._quiet.set()
         self._timer.arm(min(engine.next_event_ns(), self._watch.next_sweep_ns(now_ns)))
 
     # ---------------------------------------------------------------- reading
