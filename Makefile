@@ -39,6 +39,7 @@ demo: $(VENV)/.demo ## build a real model, serve it, ask it questions
 	$(BIN)/python -m trioserve_tools.demo
 
 serve: $(VENV)/.demo ## serve the demo's models until Ctrl-C
+	$(BIN)/python -m trioserve_tools.minilm --directory $(MODELS)
 	$(BIN)/trioserve serve --models $(MODELS)
 
 bench: $(VENV)/.demo ## throughput and latency on this machine

@@ -1,1 +1,33 @@
-"""trioserve: a latency-first model server on Trio."""
+"""trioserve: a latency-first model server on Trio.
+
+Names are loaded when they are first used, so a client never loads the server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trioserve.backends import Model, Tensor
+
+__all__ = ["Model", "Tensor"]
+
+_MODULES = {
+    "Model": "trioserve.backends",
+    "Tensor": "trioserve.backends",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  any public name
+    """Import a public name on first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -181,8 +181,11 @@ class Connection:
         self._leave_asked(_ACCEPTED)
 
     def discard_body(self) -> None:
-        """After a Begin event: `receive` skips the payload."""
-        self._leave_asked(_DISCARDING)
+        """After a Begin event, or in the middle of an accepted body: `receive` skips what is left of the payload."""
+        if self._state == _ACCEPTED:
+            self._state = _DISCARDING
+        else:
+            self._leave_asked(_DISCARDING)
         self._read_limit = 0
 
     def body_received(self, nbytes: int) -> bool:

@@ -1,0 +1,133 @@
+"""The server's end of the pair to one worker: credits out, batches out, results in. Never waits.
+
+Raw non-blocking calls on a SEQPACKET socket: the kernel keeps order, message boundaries and back-pressure, and
+reports the death of the peer as end of stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from trioserve.errors import WorkerLost
+from trioserve.execution._descriptors import (
+    MAX_MESSAGE_NBYTES,
+    CorruptDescriptor,
+    StageBatch,
+    StageResult,
+    pack_batch,
+    unpack_result,
+)
+
+if TYPE_CHECKING:
+    import socket
+
+
+class _InFlight(NamedTuple):
+    model: int
+    seq: int
+    rows: int
+
+
+class StageLink:
+    """A bounded link to one worker.
+
+    A credit is taken by `send_nowait` and returns with the *result* of that batch, so a full link means a busy
+    worker, not a full pipe.
+
+    Ordering:
+        Results come back in the order of their batches; anything else is corruption.
+
+    Ownership:
+        Owns its socket. Used from one thread; whoever received the link closes it.
+    """
+
+    __slots__ = ("_buffer", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth")
+
+    depth: int
+    """Batches that may be unfinished at a time."""
+
+    def __init__(self, sock: socket.socket, *, epoch: int, depth: int) -> None:
+        """Wrap the server's end of a pair.
+
+        Args:
+            sock: SEQPACKET, non-blocking.
+            epoch: That of the worker's start.
+            depth: Credits, at least 1.
+        """
+        self._sock = sock
+        self._epoch = epoch
+        self.depth = depth
+        self._in_flight: deque[_InFlight] = deque()
+        self._last_seq = -1
+        # Longer than any message may be: one that was cut off shows by its length.
+        self._buffer = bytearray(MAX_MESSAGE_NBYTES + 8)
+        self._view = memoryview(self._buffer)
+
+    def fileno(self) -> int:
+        """The descriptor to poll for results and for the worker's death; -1 once closed."""
+        return self._sock.fileno()
+
+    @property
+    def in_flight(self) -> int:
+        """Batches sent whose result has not been received."""
+        return len(self._in_flight)
+
+    def send_nowait(self, batch: StageBatch) -> None:
+        """Hand a batch to the worker. Its rows belong to the worker until its result, or until the worker is reaped.
+
+        Raises:
+            trio.WouldBlock: `depth` batches are unfinished.
+            WorkerLost: The worker is gone; the batch was not sent.
+            ValueError: The batch does not fit in a message.
+        """
+        in_flight = self._in_flight
+        if len(in_flight) >= self.depth:
+            raise trio.WouldBlock
+        if batch.seq <= self._last_seq:
+            raise AssertionError(f"batch {batch.seq} after batch {self._last_seq}: this is a bug")
+        message = pack_batch(batch, self._epoch)
+        try:
+            self._sock.send(message)
+        except BlockingIOError:
+            raise AssertionError("a descriptor within its credits found no room: this is a bug") from None
+        except OSError as error:
+            raise WorkerLost(f"the worker is gone ({error.strerror})") from error
+        self._last_seq = batch.seq
+        in_flight.append(_InFlight(batch.model, batch.seq, batch.rows))
+
+    def receive_nowait(self) -> StageResult | None:
+        """The next result, or None when none has arrived.
+
+        Raises:
+            WorkerLost: The worker is gone, or it sent what no sound worker sends: then the link is closed here,
+                which ends the worker. What is in flight comes back no more. Its slots stay in use until the
+                worker is reaped.
+        """
+        try:
+            nbytes = self._sock.recv_into(self._buffer)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise WorkerLost(f"the worker is gone ({error.strerror})") from error
+        if nbytes == 0:
+            raise WorkerLost("the worker is gone")
+        try:
+            return self._take(self._view[:nbytes])
+        except CorruptDescriptor as error:
+            self.close()
+            raise WorkerLost(f"the worker was dropped: corrupt descriptor, {error}") from error
+
+    def _take(self, message: memoryview) -> StageResult:
+        if not self._in_flight:
+            raise CorruptDescriptor("a result while nothing is in flight")
+        model, seq, rows = self._in_flight[0]
+        result = unpack_result(message, epoch=self._epoch, model=model, seq=seq, rows=rows)
+        self._in_flight.popleft()
+        return result
+
+    def close(self) -> None:
+        """Close the link; the worker ends once it has finished what it holds. Idempotent."""
+        self._sock.close()

@@ -1,0 +1,123 @@
+"""Bringing a model up in a worker: its slab, its backend or tokenizer, its warm-up."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from trioserve.backends import LoadContext, LoadError, OutputError, create_backend, signature_of
+from trioserve.execution._descriptors import ModelBounds, StageBatch, StageResult
+from trioserve.execution._messages import ModelReady
+from trioserve.execution._report import report
+from trioserve.execution._runner import ModelRunner, Runner
+from trioserve.execution._warmup import measure_costs, warm_up_rows, warm_up_text
+from trioserve.memory import Slab
+from trioserve_protocol import ErrorCode
+
+if TYPE_CHECKING:
+    from trioserve.backends import Backend
+    from trioserve.config import ModelConfig
+    from trioserve.execution._messages import WorkerKind
+    from trioserve.memory import Arena, SlabLayout
+
+
+class Loaded(NamedTuple):
+    """A model that a worker has tried to load."""
+
+    runner: Runner
+    bounds: ModelBounds
+    ready: ModelReady
+
+
+class RefusingRunner:
+    """Stands in for a model that could not be loaded."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def run(self, batch: StageBatch) -> StageResult:
+        """Refuse the batch."""
+        now = time.monotonic_ns()
+        return StageResult(
+            batch.model, batch.seq, int(ErrorCode.INTERNAL), self._message, now, now, now, now, 0, 0
+        )
+
+
+def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: SlabLayout) -> Loaded:
+    """Load a model, or say why not. Never raises for what the model does.
+
+    Args:
+        kind: What the worker does for it.
+        config: Of the model.
+        arena: Where its slab is.
+        layout: Of its slab.
+    """
+    began = time.monotonic_ns()
+    slab = Slab(arena, layout)
+    warmup_ns: dict[int, int] = {}
+    error = ""
+    try:
+        runner, warmup_ns = _tokenizer(config, slab) if kind == "tokenizer" else _executor(config, slab)
+    except LoadError as failure:
+        error = str(failure)
+        runner = RefusingRunner(f"model {config.name!r} failed to load")
+    except Exception as failure:  # noqa: BLE001  user code: whatever it raises is told to its author
+        error = f"{type(failure).__name__}: {failure}"
+        report(f"model {config.name!r} failed to load", failure)
+        runner = RefusingRunner(f"model {config.name!r} failed to load")
+    ready = ModelReady(config.name, time.monotonic_ns() - began, warmup_ns, error)
+    return Loaded(runner, _bounds(kind, config, layout), ready)
+
+
+def _bounds(kind: WorkerKind, config: ModelConfig, layout: SlabLayout) -> ModelBounds:
+    if kind == "tokenizer":
+        return ModelBounds(
+            layout.slots, layout.slots, max_length=config.max_text_nbytes, text_nbytes=layout.text_nbytes
+        )
+    return executor_bounds(config, layout)
+
+
+def executor_bounds(config: ModelConfig, layout: SlabLayout) -> ModelBounds:
+    """What a batch may name of a model that is executed."""
+    if config.tokenizer is not None:
+        return ModelBounds(layout.slots, config.batching.max_rows, max_length=layout.max_tokens, min_length=1)
+    return ModelBounds(layout.slots, config.batching.max_rows)
+
+
+def _executor(config: ModelConfig, slab: Slab) -> tuple[Runner, dict[int, int]]:
+    backend = create_backend(config)
+    backend.load(LoadContext(config, signature_of(config)))
+    return prepare_runner(config, backend, slab)
+
+
+def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[ModelRunner, dict[int, int]]:
+    """A runner for a loaded backend, warmed up as configured, and the service times that were seen.
+
+    Raises:
+        LoadError: The model returns something else than its signature says.
+    """
+    runner = ModelRunner(config, backend, slab)
+    if not config.warmup:
+        return runner, {}
+    names = tuple(region.name for region in slab.layout.outputs)
+    try:
+        if config.tokenizer is None:
+            warmup_ns = warm_up_rows(config, backend, runner.staging, names)
+        else:
+            warmup_ns = warm_up_text(config, backend, runner.staging, names, slab.layout.max_tokens)
+    except OutputError as error:
+        raise LoadError(f"{config.name}: {error}") from error
+    except Exception as error:  # noqa: BLE001  as above
+        # A model may well refuse rows of zeros; whether it serves real ones only real ones tell.
+        report(f"model {config.name!r} raised while it was warmed up", error)
+        return runner, {}
+    runner.costs = measure_costs(warmup_ns, runner.staging)
+    return runner, warmup_ns
+
+
+def _tokenizer(config: ModelConfig, slab: Slab) -> tuple[Runner, dict[int, int]]:
+    # Only a tokenizer's process pays for the import.
+    from trioserve.execution._tokenizer import load_tokenizer
+
+    runner = load_tokenizer(config, slab)
+    return runner, runner.warm_up() if config.warmup else {}

@@ -1,0 +1,226 @@
+"""One worker process: started with two pairs, watched by end of stream, ended with grace and then for certain."""
+
+from __future__ import annotations
+
+import os
+import signal
+import site
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+import trio
+
+import trioserve
+import trioserve_protocol
+from trioserve.execution._descriptors import MAX_MESSAGE_NBYTES, pack_echo
+from trioserve.execution._messages import (
+    MAX_CONTROL_NBYTES,
+    Failed,
+    ModelReady,
+    ModelStart,
+    Start,
+    Stop,
+    decode_from_worker,
+    encode_control,
+)
+from trioserve.execution._spec import WorkerStartError
+
+if TYPE_CHECKING:
+    from trioserve.execution._spec import WorkerSpec
+
+logger = structlog.get_logger(__name__)
+
+THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
+"""Libraries read these once, when they are loaded: they must be set before the worker's first import."""
+
+HOP_ROUNDS: Final = 16
+"""Round trips that the median hop is taken of."""
+
+HOP_LIMIT_S: Final = 5.0
+"""Longest that all of them may take together."""
+
+REAP_LIMIT_S: Final = 5.0
+"""How long to wait for a killed process. Only one stuck in the kernel takes longer, and nothing here could end that."""
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A started worker, from its first message to its reaping.
+
+    Ownership:
+        Owns the process and the control pair's end; `stop` ends both. `data` is owned until it is handed to a link.
+    """
+
+    process: trio.Process
+    control: trio.socket.SocketType
+    data: socket.socket
+    epoch: int
+
+    async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
+        """Wait until the worker serves.
+
+        Raises:
+            WorkerStartError: It ended, failed, or took longer than `timeout_s`.
+        """
+        with trio.move_on_after(timeout_s):
+            data = await self.control.recv(MAX_CONTROL_NBYTES + 1)
+            if not data:
+                raise WorkerStartError(f"the worker ended while it started: {await self.reaped()}")
+            try:
+                message = decode_from_worker(data)
+            except msgspec.MsgspecError as error:
+                raise WorkerStartError(f"the worker sent an unknown message: {error}") from error
+            if isinstance(message, Failed):
+                raise WorkerStartError(f"the worker cannot serve: {message.message}")
+            return tuple(message.models)
+        raise WorkerStartError(f"the worker was not ready within {timeout_s:g} s")
+
+    async def measure_hop(self) -> int:
+        """Median round trip of an empty message, nanoseconds.
+
+        Raises:
+            WorkerStartError: The worker ended, does not answer, or answers something else.
+        """
+        took = []
+        with trio.move_on_after(HOP_LIMIT_S):
+            for number in range(HOP_ROUNDS):
+                before = time.monotonic_ns()
+                await self._echo(pack_echo(self.epoch, number))
+                took.append(time.monotonic_ns() - before)
+            return int(statistics.median(took))
+        raise WorkerStartError("the worker does not answer")
+
+    async def _echo(self, message: bytes) -> None:
+        try:
+            self.data.send(message)
+            await trio.lowlevel.wait_readable(self.data)
+            answer = self.data.recv(MAX_MESSAGE_NBYTES)
+        except OSError as error:
+            raise WorkerStartError(f"the worker ended while it started: {error.strerror}") from error
+        if answer != message:
+            raise WorkerStartError("the worker ended while it started, or answers what it was not asked")
+
+    async def gone(self) -> str:
+        """Wait until the worker has ended by itself, and reap it.
+
+        Returns:
+            How it ended, in words for the log.
+        """
+        try:
+            while await self.control.recv(MAX_CONTROL_NBYTES + 1):
+                logger.warning("worker_message_ignored", pid=self.process.pid)
+        except OSError as error:
+            logger.debug("worker_control_reset", pid=self.process.pid, error=error.strerror)
+        return await self.reaped()
+
+    async def reaped(self) -> str:
+        """Make sure that the process has ended: one that has closed its control end without ending is killed."""
+        with trio.move_on_after(1.0):
+            return _ending(await self.process.wait())
+        self.process.kill()
+        return f"{_ending(await self.process.wait())} after it had closed its end"
+
+    async def stop(self, grace_s: float) -> None:
+        """Tell the worker to finish what it holds, wait for that, then kill it. Idempotent.
+
+        Cancellation:
+            Call it under a shield; it is bounded by `grace_s` and the reaping limit.
+        """
+        try:
+            with trio.move_on_after(grace_s):
+                # It may have ended already; waiting is all that is left to do then.
+                with suppress(OSError):
+                    await self.control.send(encode_control(Stop()))
+                await self.process.wait()
+            if self.process.returncode is None:
+                logger.warning("worker_killed", pid=self.process.pid, grace_s=grace_s)
+                self.process.kill()
+                with trio.move_on_after(REAP_LIMIT_S):
+                    await self.process.wait()
+        finally:
+            self.control.close()
+
+
+async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
+    """Start a worker and tell it what to serve.
+
+    Raises:
+        WorkerStartError: The system refuses a process, or the configuration does not fit in a message.
+    """
+    control, control_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    data, data_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    data.settimeout(0)
+    ends = (control_child.fileno(), data_child.fileno())
+    try:
+        message = encode_control(_start_message(spec, epoch))
+        process = await trio.lowlevel.open_process(
+            # -P: the working directory is not searched for modules, `sys_path` of the start message says where to look.
+            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends)],
+            pass_fds=[*ends, *(model.arena.fd for model in spec.models)],
+            env=worker_environment(spec),
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, ValueError) as error:
+        control.close()
+        data.close()
+        raise WorkerStartError(f"no worker process: {error}") from error
+    finally:
+        control_child.close()
+        data_child.close()
+    started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch)
+    try:
+        await started.control.send(message)
+    except OSError:
+        logger.debug("worker_ended_before_start", pid=process.pid)
+    except BaseException:
+        with trio.move_on_after(REAP_LIMIT_S, shield=True):
+            await started.stop(0)
+        data.close()
+        raise
+    return started
+
+
+def worker_environment(spec: WorkerSpec) -> dict[str, str]:
+    """The environment of a worker: threads as its models say, and this same `trioserve`, also from a source tree."""
+    environment = dict(os.environ)
+    threads = str(max((model.config.threads for model in spec.models), default=1))
+    environment.update(dict.fromkeys(THREAD_VARIABLES, threads))
+    environment["TOKENIZERS_PARALLELISM"] = "true" if threads != "1" else "false"
+    installed = {*site.getsitepackages(), site.getusersitepackages()}
+    roots = [str(Path(str(package.__file__)).parents[1]) for package in (trioserve, trioserve_protocol)]
+    # Never site-packages itself: on PYTHONPATH it would come before the standard library.
+    extra = [root for root in dict.fromkeys(roots) if root not in installed]
+    paths = [*extra, *filter(None, [environment.get("PYTHONPATH")])]
+    if paths:
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def _start_message(spec: WorkerSpec, epoch: int) -> Start:
+    models = [
+        ModelStart(model.config, model.layout, model.arena.fd, model.arena.nbytes) for model in spec.models
+    ]
+    return Start(epoch, spec.kind, list(sys.path), models)
+
+
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"killed by {signal.Signals(-returncode).name}"
+    return f"ended with status {returncode}"

@@ -1,0 +1,166 @@
+"""Running batches of one model in a worker.
+
+Lay the rows out, call the backend, check and place what it returns, and find the row at fault when it raises.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from trioserve.backends import OutputError, check_outputs
+from trioserve.execution._costs import Costs
+from trioserve.execution._descriptors import StageBatch, StageResult
+from trioserve.execution._report import report
+from trioserve.execution._rows import InPlace, Outputs, Staging, TokenRows, read_only
+from trioserve_protocol import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trioserve.backends import Arrays, Backend
+    from trioserve.config import ModelConfig
+    from trioserve.execution._rows import BatchInputs
+    from trioserve.memory import Slab
+
+BISECT_LIMIT_NS: Final = 2_000_000_000
+"""Longest that a failed batch is taken apart. Rows not settled by then all get its error: other batches wait
+behind it."""
+
+_UNKNOWN_COSTS: Final = Costs(call_ns=float("inf"), copy_ns_per_byte=0.0)
+
+Failure = tuple[int, int, str]
+
+
+class Runner(Protocol):
+    """What a worker runs the batches of one model with."""
+
+    def run(self, batch: StageBatch) -> StageResult:
+        """Run a batch. Never raises for what a model does."""
+
+
+class _Piece(NamedTuple):
+    """Rows that are run by one call: positions 0 .. rows of it stand at `position` of the batch."""
+
+    position: int
+    rows: int
+    inputs: BatchInputs
+    outputs: Outputs
+
+
+class ModelRunner:
+    """Runs batches of one loaded model over its slab. Used from one thread."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        backend: Backend,
+        slab: Slab,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Preallocate what batches need.
+
+        Args:
+            config: Of the model.
+            backend: Loaded.
+            slab: Where its rows stand.
+            clock: CLOCK_MONOTONIC in nanoseconds.
+        """
+        self.costs = _UNKNOWN_COSTS
+        self.staging = Staging(slab, config.batching.max_rows)
+        self._name = config.name
+        self._layout = config.batching.layout
+        self._backend = backend
+        self._clock = clock
+        self._inputs: Arrays = tuple(read_only(array) for array in slab.inputs)
+        self._outputs: Arrays = slab.outputs
+        self._tokens = read_only(slab.tokens) if config.tokenizer is not None else None
+        self._output_names = tuple(region.name for region in slab.layout.outputs)
+        self._row_nbytes = sum(r.row_nbytes for r in (*slab.layout.inputs, *slab.layout.outputs))
+        self._input_ns = 0
+        self._run_ns = 0
+        self._padding = 0
+
+    def run(self, batch: StageBatch) -> StageResult:
+        """See `Runner`.
+
+        A batch of one range is used in place. Several are copied together or run one by one, whichever the measured
+        costs say is cheaper.
+        """
+        started_ns = self._clock()
+        self._input_ns = self._run_ns = self._padding = 0
+        pieces, gathered = self._pieces(batch)
+        failures: list[Failure] = []
+        for piece in pieces:
+            try:
+                self._attempt(piece, 0, piece.rows)
+            except Exception as error:  # noqa: BLE001  user code: its rows fail, the worker does not
+                # The whole story goes to the log; what a client is told is the kind of error and no more.
+                report(f"model {self._name!r} raised on a batch of {piece.rows} rows", error)
+                limit_ns = self._clock() + BISECT_LIMIT_NS
+                failures += self._bisect(piece, 0, piece.rows, error, limit_ns)
+        finished_ns = self._clock()
+        return StageResult(
+            batch.model, batch.seq, 0, "", started_ns, self._input_ns, self._run_ns or finished_ns, finished_ns,
+            self._padding, gathered, tuple(failures),
+        )  # fmt: skip
+
+    def _pieces(self, batch: StageBatch) -> tuple[list[_Piece], int]:
+        """How to run the batch, and how many rows were copied for it."""
+        ranges, staging = batch.ranges, self.staging
+        outputs = Outputs(self._outputs, ranges, staging.outputs)
+        if self._tokens is not None:
+            rows = batch.rows
+            gathered = rows if len(ranges) > 1 else 0
+            return [_Piece(0, rows, TokenRows(self._tokens, batch, self._layout), outputs)], gathered
+        if len(ranges) == 1:
+            first, count = ranges[0]
+            return [_Piece(0, count, InPlace(self._inputs, first), outputs)], 0
+        rows = batch.rows
+        if self.costs.prefers_gather(len(ranges), rows * self._row_nbytes):
+            staging.gather(self._inputs, ranges)
+            return [_Piece(0, rows, InPlace(staging.inputs, 0), outputs)], rows
+        pieces, position = [], 0
+        for first, count in ranges:
+            alone = Outputs(self._outputs, ((first, count),), staging.outputs)
+            pieces.append(_Piece(position, count, InPlace(self._inputs, first), alone))
+            position += count
+        return pieces, 0
+
+    def _attempt(self, piece: _Piece, start: int, stop: int) -> None:
+        """Run positions `[start, stop)` of a piece.
+
+        Raises:
+            Exception: The model raised, or returned something else than its signature says.
+        """
+        inputs = piece.inputs.inputs(start, stop)
+        places = piece.outputs.places(start, stop)
+        self._padding += piece.inputs.padding(start, stop)
+        # Of the first call: what is laid out for later ones of the same batch counts as run.
+        self._input_ns = self._input_ns or self._clock()
+        results = self._backend.infer(inputs, places)
+        self._run_ns = self._clock()
+        check_outputs(self._output_names, results, places)
+        piece.outputs.store(start, stop, results, places)
+
+    def _bisect(self, piece: _Piece, start: int, stop: int, error: Exception, limit_ns: int) -> list[Failure]:
+        """Run a part that failed again in halves, until the rows at fault stand alone.
+
+        Returns:
+            One failure a row that fails by itself, ascending.
+        """
+        if stop - start == 1 or self._clock() >= limit_ns:
+            message = f"model {self._name!r} raised {type(error).__name__}"
+            if isinstance(error, OutputError):
+                message = f"model {self._name!r}: {error}"
+            rows = range(piece.position + start, piece.position + stop)
+            return [(row, int(ErrorCode.MODEL_RAISED), message) for row in rows]
+        failures: list[Failure] = []
+        middle = (start + stop) // 2
+        for low, high in ((start, middle), (middle, stop)):
+            try:
+                self._attempt(piece, low, high)
+            except Exception as half_error:  # noqa: BLE001  as in `run`
+                failures += self._bisect(piece, low, high, half_error, limit_ns)
+        return failures
