@@ -259,6 +259,22 @@ def test_features_open_types_and_flags() -> None:
     assert isinstance(bad, FrameError)
 
 
+@pytest.mark.parametrize(
+    "data, requests",
+    [
+        (infer(rows=0), 1),
+        (build(0x12, rid=2**64 - 3, handle=1, flags=END, rows=4), 4),
+        (build(0x12, rid=1, handle=1, flags=END), 1),
+        (build(0x05, rid=1), 0),
+        (build(0x44, rid=1), 0),
+    ],
+)
+def test_a_refusal_says_how_many_requests_were_in_the_frame(data: bytes, requests: int) -> None:
+    (event,) = server(data)
+    assert isinstance(event, FrameError)
+    assert event.requests == requests
+
+
 # -- control frames ----------------------------------------------------------------------------------------------
 
 
