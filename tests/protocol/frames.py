@@ -8,7 +8,9 @@ from trioserve_protocol import (
     Connection,
     ErrorCode,
     FatalError,
+    Flag,
     FrameError,
+    FrameType,
     Infer,
     InferBegin,
     InferMany,
@@ -21,7 +23,24 @@ from trioserve_protocol import (
     ResultRun,
     Role,
     crc_matches,
+    frame,
+    frame_bytes,
 )
+
+
+END = int(Flag.END)
+
+
+def build(kind: int, **fields: Any) -> bytes:
+    """Return one frame of any type; fields as in `frame`."""
+    return frame_bytes(frame(kind, **fields))
+
+
+def infer(rid: int = 1, payload: bytes = bytes(8), **fields: Any) -> bytes:
+    """Return one INFER on handle 1 with one row."""
+    return build(
+        FrameType.INFER, rid=rid, payload=payload, **({"handle": 1, "flags": END, "rows": 1} | fields)
+    )
 
 
 def plain(event: Any) -> Iterator[Any]:
