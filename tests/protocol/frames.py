@@ -27,7 +27,6 @@ from trioserve_protocol import (
     frame_bytes,
 )
 
-
 END = int(Flag.END)
 
 
