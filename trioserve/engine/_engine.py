@@ -164,7 +164,17 @@ class Engine:
 
     def next_event_ns(self) -> int:
         """When the engine next needs a call of `expire` and `decide` without being told of anything."""
-        return min([min(lane.next_deadline_ns, lane.wake_ns) for lane in self.lanes], default=NEVER_NS)
+        earliest_ns = NEVER_NS
+        for lane in self.lanes:
+            if lane.next_deadline_ns < earliest_ns:
+                earliest_ns = lane.next_deadline_ns
+            if lane.wake_ns < earliest_ns:
+                earliest_ns = lane.wake_ns
+        return earliest_ns
+
+    def completes_by(self, at_ns: int) -> bool:
+        """Whether a batch is expected back by then."""
+        return any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
 
     # ---------------------------------------------------------------- drain
 

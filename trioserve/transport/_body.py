@@ -42,7 +42,7 @@ class BodyReader:
         Returns:
             How many bytes of `data` belong to the body and are done with.
         """
-        peer.was_large = True
+        peer.midway = True
         arrival = self._intake.begin(peer.session, event, now_ns)
         if arrival is None:
             peer.machine.discard_body()
