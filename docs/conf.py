@@ -1,7 +1,7 @@
 """Sphinx configuration: MyST pages, autodoc for the public lists, every warning an error."""
 
 import sys
-from importlib.metadata import version as installed_version
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -11,7 +11,7 @@ for folder in ("_ext", "..", "../protocol", "../tools"):
 project = "trioserve"
 author = "the trioserve authors"
 project_copyright = "the trioserve authors, Apache License 2.0"
-release = installed_version("trioserve")
+release = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 version = ".".join(release.split(".")[:2])
 
 extensions = [
@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinxcontrib_trio",
+    "command_help",
     "registry_tables",
 ]
 # No intersphinx: the build needs no network and gives the same pages everywhere.

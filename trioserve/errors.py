@@ -389,5 +389,7 @@ def error_for(
     known = code_of(code)
     cls = _CLASS_OF.get(known) if known is not None else None
     if cls is None:
-        return TrioserveError(message or f"status {code:#06x}", retry_after_s=retry_after_s, retryable=retryable)
+        return TrioserveError(
+            message or f"status {code:#06x}", retry_after_s=retry_after_s, retryable=retryable
+        )
     return cls(message, retry_after_s=retry_after_s, retryable=retryable)

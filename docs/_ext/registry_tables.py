@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from docutils import nodes
@@ -37,7 +37,7 @@ def shown(value: object, name: str = "") -> str:
             if value and value % size == 0:
                 return f"{value // size} {unit}"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:,}"
+        return f"{value:,}" if value >= 10_000 else f"{value}"  # a port is not 7,001
     if isinstance(value, Enum):
         return value.name
     return repr(value)
@@ -83,10 +83,11 @@ class TableDirective(SphinxDirective):
         self.state.nested_parse(StringList([text], source=self.env.docname), 0, cell)
         return cell
 
-    def target(self) -> Any:
+    def target(self) -> type:
         """The class that the directive's argument names."""
         module, _, name = self.arguments[0].rpartition(".")
-        return getattr(import_module(module), name)
+        found: type = getattr(import_module(module), name)
+        return found
 
 
 class ErrorCodes(TableDirective):
@@ -112,6 +113,8 @@ class EnumTable(TableDirective):
     def rows(self) -> Iterable[Sequence[str]]:
         """One row a member."""
         target = self.target()
+        if not issubclass(target, Enum):
+            raise self.error(f"{self.arguments[0]} is not an enumeration")
         docs = documented(target)
         for name, member in target.__members__.items():
             yield f"`{member.value:#04x}` ({member.value})", f"`{name}`", docs.get(name, "")

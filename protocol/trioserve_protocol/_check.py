@@ -22,6 +22,7 @@ def parse_request_meta(meta: bytes, *, bound: bool, limits: Limits = DEFAULT_LIM
     Args:
         meta: The event's `meta`.
         bound: Whether the request came on a bound handle. If not, TLV MODEL must be there.
+        limits: Bounds for the meta.
 
     Raises:
         RemoteProtocolError: As `parse_meta`.
@@ -61,7 +62,9 @@ def check_request(
         3.5 too many rows, 3.1 shape, 3.2 dtype, 3.3 size, 3.4 / 12.3 meta, 3.6 too many BYTES elements.
     """
     if rows > signature.max_rows and not many:
-        return RemoteProtocolError(ErrorCode.TOO_MANY_ROWS, f"{rows} rows, the model takes {signature.max_rows}")
+        return RemoteProtocolError(
+            ErrorCode.TOO_MANY_ROWS, f"{rows} rows, the model takes {signature.max_rows}"
+        )
     if not meta and signature.fixed_inputs:
         wanted = signature.input_nbytes(rows)
         return None if payload_nbytes == wanted else _size_fault(payload_nbytes, wanted)
@@ -94,7 +97,9 @@ def _check_undeclared(signature: Signature, rows: int, payload_nbytes: int, limi
     if signature.fixed_inputs and payload_nbytes != least:
         raise _size_fault(payload_nbytes, least)
     if payload_nbytes < least:
-        raise RemoteProtocolError(ErrorCode.INVALID_SIZE, f"payload of {payload_nbytes} bytes, at least {least} wanted")
+        raise RemoteProtocolError(
+            ErrorCode.INVALID_SIZE, f"payload of {payload_nbytes} bytes, at least {least} wanted"
+        )
 
 
 def _check_declared(

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ._codes import ErrorCode
 from ._events import InferRun, ResultRun
 from ._header import HEADER_DTYPE, HEADER_NBYTES, W0_ERROR, W0_INFER, W0_RESULT
-from ._codes import ErrorCode
 from ._registry import CLASS_MASK, RETRY_NEVER, Flag
 
 U8: Final = np.dtype("<u1")
@@ -36,36 +36,45 @@ def run_length(data: memoryview, pos: int, stride: int, meta_nbytes: int, limit:
 
     Anything below `least` means "no run"; it need not be exact. The first frame must have been checked.
     """
-    # A frame that differs is mostly seen at once: compare w0 + body and meta8 + rows of the last one needed.
-    last = pos + stride * (least - 1)
-    if _U64_AT(data, last) != _U64_AT(data, pos):
+    # A frame of another type or length is mostly seen at once, in the last place that matters.
+    first = _U64_AT(data, pos)[0]
+    if _U64_AT(data, pos + stride * (least - 1))[0] != first:
         return 0
-    count = _equal(data, pos, stride, 8, limit, None)
-    count = _equal(data, pos + 24, stride, 4, count, None)
-    count = _equal(data, pos + 16, stride, 4, count, _HANDLE_FLAGS_MASK)
+    count = _prefix(_array((limit,), U64, data, pos, (stride,)), data[pos : pos + 8])
+    count = _prefix(_array((count,), U32, data, pos + 24, (stride,)), data[pos + 24 : pos + 28])
+    count = _prefix_of_flags(_array((count,), U32, data, pos + 16, (stride,)), data[pos + 16 : pos + 20])
     if meta_nbytes:
-        count = _equal(data, pos + HEADER_NBYTES, stride, meta_nbytes, count, None)
+        start = pos + HEADER_NBYTES
+        count = _prefix(
+            _array((count, meta_nbytes), U8, data, start, (stride, 1)), data[start : start + meta_nbytes]
+        )
     rids: npt.NDArray[np.uint64] = _array((count,), U64, data, pos + 8, (stride,))
     if np.count_nonzero(rids) != count:  # id 0 is an error of its own, for the scalar path
         return int((rids == 0).argmax())
     return count
 
 
-def _equal(data: memoryview, at: int, stride: int, nbytes: int, count: int, mask: "np.uint32 | None") -> int:
-    """Return the length of the prefix of `count` strided fields of `nbytes` bytes that equal the first."""
-    column: npt.NDArray[Any] = _array((count, nbytes), U8, data, at, (stride, 1))
-    if column.tobytes() == bytes(data[at : at + nbytes]) * count:
+def _prefix(column: npt.NDArray[Any], first: memoryview) -> int:
+    """Return how many entries of a column (or rows of a matrix) equal its first, whose bytes are `first`."""
+    count = len(column)
+    if column.tobytes() == bytes(first) * count:
         return count
-    if mask is not None:
-        words = _array((count,), U32, data, at, (stride,)) & mask
-        differs = words != words[0]
-    else:
-        differs = (column != column[0]).any(axis=1)
-    first = int(differs.argmax())
-    return first if differs[first] else count
+    differs = column != column[0]
+    return int((differs.any(axis=1) if differs.ndim == 2 else differs).argmax())
 
 
-def infer_run(data: memoryview, pos: int, stride: int, count: int, handle: int, rows: int, meta_nbytes: int) -> InferRun:
+def _prefix_of_flags(column: npt.NDArray[np.uint32], first: memoryview) -> int:
+    """As `_prefix` for handle and flags, but for the flags that may differ within a run."""
+    count = len(column)
+    if column.tobytes() == bytes(first) * count:
+        return count
+    differs = (column ^ column[0]) & _HANDLE_FLAGS_MASK
+    return int(differs.astype(bool).argmax()) if differs.any() else count
+
+
+def infer_run(
+    data: memoryview, pos: int, stride: int, count: int, meta_nbytes: int, *, handle: int, rows: int
+) -> InferRun:
     """Return `count` equal INFER frames from `pos` on as columns."""
     body = pos + HEADER_NBYTES + meta_nbytes
     return InferRun(
@@ -80,7 +89,9 @@ def infer_run(data: memoryview, pos: int, stride: int, count: int, handle: int, 
     )
 
 
-def result_run(data: memoryview, pos: int, stride: int, count: int, rows: int, meta_nbytes: int) -> ResultRun:
+def result_run(
+    data: memoryview, pos: int, stride: int, count: int, meta_nbytes: int, *, rows: int
+) -> ResultRun:
     """Return `count` equal RESULT frames from `pos` on as columns."""
     body = pos + HEADER_NBYTES + meta_nbytes
     return ResultRun(
@@ -142,7 +153,9 @@ def result_columns(
 
 
 def error_columns(
-    rids: npt.NDArray[np.uint64], code: ErrorCode, retry_after_us: "npt.NDArray[np.uint32] | int | None" = None
+    rids: npt.NDArray[np.uint64],
+    code: ErrorCode,
+    retry_after_us: "npt.NDArray[np.uint32] | int | None" = None,
 ) -> npt.NDArray[np.uint8]:
     """Return k ERROR frames without message, 32 bytes each, as one block u8[k, 32]."""
     out = np.zeros((len(rids), HEADER_NBYTES), U8)

@@ -19,8 +19,13 @@ from ._rules import CLIENT_RULES, SERVER_RULES, Head, Rule, header_fault, queue_
 READ_NBYTES: Final = 256 << 10
 """What a caller should read at once when nothing speaks against it, bytes."""
 
-VECTOR_FROM: Final = 4
-"""Length of a run from which columns are faster than frame by frame."""
+VECTOR_FROM: Final = 6
+"""Least frames in a run.
+
+`receive` of n frames of 544 bytes takes 0.5 + 0.55 n µs one by one, and 6.5 µs as columns (7.9 at n = 256), so for
+parsing alone columns pay from 11 frames on. What the caller saves with them (one copy and one decision instead of n,
+0.5 µs each at least) moves the crossover to 6. Python 3.11, numpy 2.4, one core.
+"""
 
 _CRC: Final = int(Flag.CRC)
 _U32_AT: Final = Struct("<I").unpack_from
@@ -30,7 +35,9 @@ _READY: Final = 0
 _ASKED: Final = 1  # A Begin event is out; the caller has neither accepted nor discarded the body.
 _ACCEPTED: Final = 2
 _DISCARDING: Final = 3
-_AFTER_LARGE: Final = 4  # A large body was just received: reads stay short, so that the next one lands in place too.
+_AFTER_LARGE: Final = (
+    4  # The next payload is, or may be, a large one: reads stay short, so that it lands in place.
+)
 _CLOSED: Final = 5
 
 
@@ -130,9 +137,9 @@ class Connection:
         """
         events: list[Event] = []
         pos, end, left = 0, len(data), max_frames
-        if self._state:
+        if self._state != _READY:
             pos = self._resume(data, events)
-            if self._state:
+            if self._state != _READY:
                 return events, pos
         take, bounds = self._take, self._bounds
         while True:
@@ -143,7 +150,7 @@ class Connection:
             if after == pos:
                 break
             pos, left = after, left - 1
-            if self._state:
+            if self._state != _READY:
                 break
         self.more = not left and pos < end
         if pos:
@@ -174,8 +181,12 @@ class Connection:
         self._leave_asked(_ACCEPTED)
 
     def discard_body(self) -> None:
-        """After a Begin event: `receive` skips the payload."""
-        self._leave_asked(_DISCARDING)
+        """After a Begin event, or in the middle of an accepted body: `receive` skips what is left of the payload."""
+        if self._state == _ACCEPTED:
+            self._state = _DISCARDING
+        else:
+            self._leave_asked(_DISCARDING)
+        self._read_limit = 0
 
     def body_received(self, nbytes: int) -> bool:
         """Report that the caller took `nbytes` more payload bytes; returns whether the frame is complete."""
@@ -203,11 +214,10 @@ class Connection:
                 self._state = _READY
             return skipped
         if self._state == _AFTER_LARGE:
-            # Stays in this state, and thus reads little, until one header is there.
+            # Until one header is there, which decides how to go on.
             if len(data) < HEADER_NBYTES:
                 return self._incomplete_header(data, 0, events)
-            self._state = _READY
-            self._read_limit = 0
+            self._state, self._read_limit = _READY, 0
             return 0
         if self._state == _CLOSED:
             raise LocalProtocolError("received bytes after a fatal error")
@@ -215,7 +225,7 @@ class Connection:
 
     def _incomplete_header(self, data: memoryview, pos: int, events: list[Event]) -> int:
         """Judge a frame's first four bytes as soon as they are there, so that strangers get an answer at once."""
-        if len(data) - pos >= _U32_AT.__self__.size and _U32_AT(data, pos)[0] & 0xFF_FFFF != MAGIC_WORD:
+        if len(data) - pos >= 4 and _U32_AT(data, pos)[0] & 0xFF_FFFF != MAGIC_WORD:
             return self._fail(data, events, bad_start(bytes(data[pos : pos + 4])))
         return pos
 
@@ -235,7 +245,7 @@ class Connection:
                 message = f"frame type {kind:#04x} is not implemented here"
                 events.append(FrameError(head.rid, ErrorCode.UNKNOWN_TYPE, message, 1))
             return self._skip(data, pos, head)
-        refusal = self._refusal(head, rule)
+        refusal = self._refusal(head, rule, first=not (self._started or pos))
         if refusal is not None:
             events.append(FrameError(refusal.rid, refusal.code, refusal.message, _ids_of(head, rule)))
             return self._skip(data, pos, head)
@@ -255,13 +265,15 @@ class Connection:
             return fatal(ErrorCode.INVALID_META, f"meta of {head.meta8 << 3} bytes in a body of {head.body}")
         return None
 
-    def _refusal(self, head: Head, rule: Rule) -> RemoteProtocolError | None:
+    def _refusal(self, head: Head, rule: Rule, *, first: bool) -> RemoteProtocolError | None:
         """Return why a frame is refused by its header alone."""
         refusal = header_fault(head, rule, self.features)
         if refusal is not None:
             return refusal
-        if head.w0 == W0_HELLO and self._started:
-            return RemoteProtocolError(ErrorCode.FAILED_PRECONDITION, "HELLO is not the first frame", head.rid)
+        if head.w0 == W0_HELLO and not first:
+            return RemoteProtocolError(
+                ErrorCode.FAILED_PRECONDITION, "HELLO is not the first frame", head.rid
+            )
         if rule.data is not None:
             if head.meta8 << 3 > self.limits.max_meta_nbytes:
                 message = f"meta of {head.meta8 << 3} bytes is larger than {self.limits.max_meta_nbytes}"
@@ -276,7 +288,9 @@ class Connection:
             return self.limits.max_admin_reply_nbytes
         return self.limits.max_control_nbytes
 
-    def _incomplete_frame(self, data: memoryview, pos: int, head: Head, rule: Rule, events: list[Event]) -> int:
+    def _incomplete_frame(
+        self, data: memoryview, pos: int, head: Head, rule: Rule, events: list[Event]
+    ) -> int:
         """Announce a large body whose header and meta are there; else ask for more bytes."""
         start = pos + HEADER_NBYTES
         payload_at = start + (head.meta8 << 3)
@@ -285,6 +299,7 @@ class Connection:
             return pos
         self._read_limit = payload_at - pos
         if payload_at > len(data):
+            self._state = _AFTER_LARGE
             return pos
         events.append(self._begin(head, bytes(data[start:payload_at]), payload_nbytes))
         self.body_remaining = payload_nbytes
@@ -309,10 +324,10 @@ class Connection:
             return rule.data(head, meta, payload)
         if rule.control is None:
             raise AssertionError("a rule decodes neither data nor control: this is a bug")
+        if payload and not rule.has_payload:
+            message = f"{len(payload)} bytes after the meta of a frame without payload"
+            return FrameError(head.rid, ErrorCode.INVALID_SIZE, message, _ids_of(head, rule))
         try:
-            if payload and not rule.has_payload:
-                message = f"{len(payload)} bytes after the meta of a frame without payload"
-                raise RemoteProtocolError(ErrorCode.INVALID_SIZE, message)
             return rule.control(head, parse_meta(meta, rule.tags, self.limits), payload)
         except RemoteProtocolError as error:
             return FrameError(head.rid, error.code, error.message, _ids_of(head, rule))

@@ -1,78 +1,74 @@
 """Tensor datatypes of the wire."""
 
-from enum import IntEnum
-from typing import Any, Final
+from enum import IntEnum, unique
+from typing import Any, Final, Self
 
 import numpy as np
 
 
+@unique
 class DType(IntEnum):
-    """Datatype numbers; they equal those of Triton's model configuration up to BYTES."""
+    """Datatype numbers; up to BYTES they equal those of Triton's model configuration.
 
-    BOOL = 1
-    U8 = 2
-    U16 = 3
-    U32 = 4
-    U64 = 5
-    I8 = 6
-    I16 = 7
-    I32 = 8
-    I64 = 9
-    F16 = 10
-    F32 = 11
-    F64 = 12
-    BYTES = 13
-    BF16 = 14
+    Attributes:
+        itemsize: Bytes of one element; 0 for BYTES, whose elements have no fixed size.
+        numpy: The little-endian numpy dtype; None for BYTES. BF16 is carried as its 16 raw bits, uint16.
+        label: Name in the Open Inference Protocol, such as `FP32`.
+        names: What `parse` accepts.
+    """
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element; 0 for BYTES, whose elements have no fixed size."""
-        return _ITEMSIZE[self]
+    itemsize: int
+    numpy: "np.dtype[Any] | None"
+    label: str
+    names: tuple[str, ...]
 
-    @property
-    def numpy(self) -> "np.dtype[Any] | None":
-        """The little-endian numpy dtype; None for BYTES. BF16 is carried as its 16 raw bits (uint16)."""
-        return _NUMPY[self]
+    def __new__(cls, number: int, code: str, label: str, names: str) -> Self:
+        """Make a member of its row in the table below."""
+        dtype = int.__new__(cls, number)
+        dtype._value_ = number
+        dtype.numpy = np.dtype(code) if code else None
+        dtype.itemsize = dtype.numpy.itemsize if dtype.numpy is not None else 0
+        dtype.label = label
+        dtype.names = tuple(names.split())
+        return dtype
 
-    @property
-    def label(self) -> str:
-        """Name in the Open Inference Protocol, such as `FP32`."""
-        return _LABELS[self]
+    # number, numpy code, name in the Open Inference Protocol, accepted names
+    BOOL = 1, "?", "BOOL", "bool b1 ?"
+    U8 = 2, "<u1", "UINT8", "uint8 u1"
+    U16 = 3, "<u2", "UINT16", "uint16 u2"
+    U32 = 4, "<u4", "UINT32", "uint32 u4"
+    U64 = 5, "<u8", "UINT64", "uint64 u8"
+    I8 = 6, "<i1", "INT8", "int8 i1"
+    I16 = 7, "<i2", "INT16", "int16 i2"
+    I32 = 8, "<i4", "INT32", "int32 i4"
+    I64 = 9, "<i8", "INT64", "int64 i8"
+    F16 = 10, "<f2", "FP16", "fp16 float16 f2"
+    F32 = 11, "<f4", "FP32", "fp32 float32 f4"
+    F64 = 12, "<f8", "FP64", "fp64 float64 f8"
+    BYTES = 13, "", "BYTES", "bytes string"
+    BF16 = 14, "<u2", "BF16", "bf16 bfloat16"
 
     @classmethod
     def parse(cls, text: str) -> "DType":
-        """Return the datatype that `text` names.
+        """Return the datatype that `text` names; case does not matter.
 
-        Known are numpy's codes, which count **bytes** (`f4`, `<f4`, `u1`, `i8`), numpy's names
-        (`float32`), the Open Inference Protocol's names (`FP32`, `UINT8`) and `bytes`, `string`, `bf16`.
-        Codes that count bits (`f32`, `u8` for an octet) are refused: `u8` would mean two things.
+        Known are numpy's codes, which count **bytes** (`f4`, `<f4`, `u1`, `i8`), numpy's names (`float32`), the
+        Open Inference Protocol's names (`FP32`, `UINT8`), `bytes`, `string` and `bf16`. Codes that count bits
+        (`f32`) are refused: `u8` would mean two things.
 
         Raises:
             ValueError: No datatype has that name.
         """
-        found = _NAMES.get(text.strip().lower().lstrip("<|"))
+        found = _BY_NAME.get(text.strip().lower().lstrip("<|"))
         if found is None:
-            raise ValueError(f"unknown dtype {text!r}; known are {', '.join(_NAMES)}")
+            raise ValueError(f"unknown dtype {text!r}; known are {', '.join(_BY_NAME)}")
         return found
 
 
-_ROWS: Final = (
-    (DType.BOOL, "?", 1, "BOOL", "b1 ? bool"),
-    (DType.U8, "<u1", 1, "UINT8", "u1 uint8"),
-    (DType.U16, "<u2", 2, "UINT16", "u2 uint16"),
-    (DType.U32, "<u4", 4, "UINT32", "u4 uint32"),
-    (DType.U64, "<u8", 8, "UINT64", "u8 uint64"),
-    (DType.I8, "<i1", 1, "INT8", "i1 int8"),
-    (DType.I16, "<i2", 2, "INT16", "i2 int16"),
-    (DType.I32, "<i4", 4, "INT32", "i4 int32"),
-    (DType.I64, "<i8", 8, "INT64", "i8 int64"),
-    (DType.F16, "<f2", 2, "FP16", "f2 float16 fp16"),
-    (DType.F32, "<f4", 4, "FP32", "f4 float32 fp32"),
-    (DType.F64, "<f8", 8, "FP64", "f8 float64 fp64"),
-    (DType.BYTES, "", 0, "BYTES", "bytes string"),
-    (DType.BF16, "<u2", 2, "BF16", "bf16 bfloat16"),
-)
-_NUMPY: Final = {dtype: np.dtype(code) if code else None for dtype, code, *_ in _ROWS}
-_ITEMSIZE: Final = {dtype: nbytes for dtype, _, nbytes, *_ in _ROWS}
-_LABELS: Final = {dtype: label for dtype, _, _, label, _ in _ROWS}
-_NAMES: Final = {name: dtype for dtype, *_, names in _ROWS for name in names.split()}
+def dtype_of(number: int) -> DType | None:
+    """Return the datatype of a number on the wire; None if there is none."""
+    return _BY_NUMBER.get(number)
+
+
+_BY_NUMBER: Final = {int(dtype): dtype for dtype in DType}
+_BY_NAME: Final = {name: dtype for dtype in DType for name in dtype.names}

@@ -1,6 +1,7 @@
 """Building frames: control frames and single requests and replies. For runs see `_columns`."""
 
 from collections.abc import Sequence
+from struct import error as StructError  # noqa: N812 - the exception is a class, whatever its spelling
 from typing import Final, TypeAlias
 
 from ._codes import ErrorCode
@@ -34,9 +35,13 @@ def frame(
 
     Args:
         frame_type: A `FrameType`, or any number 0..255.
+        rid: Request id.
         handle: Handle, or the status of a reply.
+        flags: Class and `Flag` bits.
         timeout_us: The field `tmo`, whatever the type puts there.
         meta: Joined TLVs (`tlv`).
+        rows: The field `rows`.
+        aux: The field `aux`.
         payload: Contiguous bytes; padding is added.
 
     Returns:
@@ -52,9 +57,17 @@ def frame(
         raise LocalProtocolError("meta is not a multiple of 8 bytes")
     try:
         head = HEADER.pack(
-            w0_of(frame_type), meta_nbytes + nbytes + pad, rid, handle, flags, timeout_us, meta_nbytes >> 3, rows, aux
+            w0_of(frame_type),
+            meta_nbytes + nbytes + pad,
+            rid,
+            handle,
+            flags,
+            timeout_us,
+            meta_nbytes >> 3,
+            rows,
+            aux,
         )
-    except Exception as error:  # struct.error is not a class of its own on all versions
+    except StructError as error:
         raise LocalProtocolError(f"a header field is out of range: {error}") from None
     parts: list[Buffer] = [head + meta]
     if nbytes:
@@ -69,7 +82,9 @@ def frame_bytes(parts: Sequence[Buffer]) -> bytes:
     return b"".join(parts)
 
 
-def infer_flags(request_class: int = 0, *, retry: bool = False, sampled: bool = False, noreply: bool = False) -> int:
+def infer_flags(
+    request_class: int = 0, *, retry: bool = False, sampled: bool = False, noreply: bool = False
+) -> int:
     """Return the flags of a whole INFER or INFER_MANY."""
     flags = request_class | _END
     if retry:
@@ -102,11 +117,14 @@ def error_frame(
 
     Args:
         rid: First id that it ends; 0 = the connection.
+        code: What went wrong.
         message: Text that is safe to send; cut at 1,024 bytes.
         count: Ids that it ends; more than 1 only for ids of one INFER_MANY.
         retry_after_us: Earliest retry; None = at once if the code is retryable, else never.
     """
-    meta = tlv(Tag.ERRMSG, message.encode()[:_MAX_MESSAGE_NBYTES].decode("utf-8", "ignore")) if message else b""
+    meta = (
+        tlv(Tag.ERRMSG, message.encode()[:_MAX_MESSAGE_NBYTES].decode("utf-8", "ignore")) if message else b""
+    )
     retryable = code.retryable
     if retry_after_us is None:
         retry_after_us = 0 if retryable else RETRY_NEVER
@@ -121,7 +139,9 @@ def bind_frame(rid: int, handle: int, model: str, meta: bytes = b"") -> bytes:
 
 def bound_frame(rid: int, handle: int, signature: Signature) -> bytes:
     """Return a BOUND."""
-    return frame_bytes(frame(FrameType.BOUND, rid=rid, handle=handle, meta=tlv(Tag.SIGNATURE, signature.encode())))
+    return frame_bytes(
+        frame(FrameType.BOUND, rid=rid, handle=handle, meta=tlv(Tag.SIGNATURE, signature.encode()))
+    )
 
 
 def cancel_frame(rid: int, count: int = 1) -> bytes:

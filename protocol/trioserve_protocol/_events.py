@@ -43,9 +43,12 @@ class InferMany(NamedTuple):
 
 
 class InferRun(NamedTuple):
-    """Equal INFER frames that followed each other, as columns. They differ only in id, deadline, class, RETRY, SAMPLED."""
+    """Equal INFER frames that followed each other, as columns.
 
-    count: int
+    They differ in id, deadline, class, RETRY and SAMPLED only.
+    """
+
+    count: int  # type: ignore[assignment]  # hides tuple.count
     handle: int
     rows: int
     """Rows of each request."""
@@ -109,7 +112,7 @@ class ResultMany(NamedTuple):
 class ResultRun(NamedTuple):
     """Equal RESULT frames that followed each other, as columns."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     rows: int
     meta: bytes
     rids: npt.NDArray[np.uint64]
@@ -151,7 +154,7 @@ class Error(NamedTuple):
     """An ERROR frame: it ends `count` requests with ids rid, rid + 1, ...; rid 0 concerns the connection."""
 
     rid: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     code: int
     """An `ErrorCode`, or a status that this version does not know (`code_of` gives its family)."""
     retryable: bool
@@ -219,7 +222,7 @@ class Cancel(NamedTuple):
     """CANCEL of `count` requests with ids rid, rid + 1, ...; rid 0 = all of the connection."""
 
     rid: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
 
 
 class Credit(NamedTuple):
@@ -279,7 +282,7 @@ class FrameError(NamedTuple):
     rid: int
     code: ErrorCode
     message: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     """Ids that the refusal ends: N for an INFER_MANY of N, else 1."""
 
 

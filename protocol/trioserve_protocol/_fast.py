@@ -27,7 +27,9 @@ class Bounds(NamedTuple):
     vector_from: int
 
 
-def take_infers(data: memoryview, pos: int, left: int, events: list[Event], bounds: Bounds) -> tuple[int, int]:
+def take_infers(
+    data: memoryview, pos: int, left: int, events: list[Event], bounds: Bounds
+) -> tuple[int, int]:
     """Append events for the plain, whole INFER frames from `pos` on, at most `left`.
 
     Returns:
@@ -35,7 +37,7 @@ def take_infers(data: memoryview, pos: int, left: int, events: list[Event], boun
     """
     max_body, max_meta8, vector_from = bounds
     end = len(data)
-    probe_at = 0
+    probe_at, patience = 0, vector_from
     while left and (start := pos + HEADER_NBYTES) <= end:
         w0, body, rid, handle, flags, tmo, meta8, rows, _ = _unpack(data, pos)
         stop = start + body
@@ -56,12 +58,12 @@ def take_infers(data: memoryview, pos: int, left: int, events: list[Event], boun
         if body and pos >= probe_at and left >= vector_from and pos + stride * vector_from <= end:
             count = run_length(data, pos, stride, meta8 << 3, min((end - pos) // stride, left), vector_from)
             if count >= vector_from:
-                events.append(infer_run(data, pos, stride, count, handle, rows, meta8 << 3))
+                events.append(infer_run(data, pos, stride, count, meta8 << 3, handle=handle, rows=rows))
                 pos += count * stride
                 left -= count
                 continue
-            # Not again before the frames just looked at are through, or a mixed stream would cost a probe a frame.
-            probe_at = pos + stride * vector_from
+            # Ever more seldom, or a stream of mixed frames would pay for a failed probe at each of them.
+            probe_at, patience = pos + stride * patience, 2 * patience
         meta = bytes(data[start:payload_at]) if meta8 else b""
         events.append(_make(Infer, (rid, handle, flags, tmo, rows, meta, data[payload_at:stop])))
         pos = stop
@@ -69,11 +71,13 @@ def take_infers(data: memoryview, pos: int, left: int, events: list[Event], boun
     return pos, left
 
 
-def take_results(data: memoryview, pos: int, left: int, events: list[Event], bounds: Bounds) -> tuple[int, int]:
+def take_results(
+    data: memoryview, pos: int, left: int, events: list[Event], bounds: Bounds
+) -> tuple[int, int]:
     """Append events for the plain, whole RESULT frames from `pos` on; as `take_infers`."""
     max_body, max_meta8, vector_from = bounds
     end = len(data)
-    probe_at = 0
+    probe_at, patience = 0, vector_from
     while left and (start := pos + HEADER_NBYTES) <= end:
         w0, body, rid, status, flags, tmo, meta8, rows, aux = _unpack(data, pos)
         stop = start + body
@@ -93,11 +97,11 @@ def take_results(data: memoryview, pos: int, left: int, events: list[Event], bou
         if body and pos >= probe_at and left >= vector_from and pos + stride * vector_from <= end:
             count = run_length(data, pos, stride, meta8 << 3, min((end - pos) // stride, left), vector_from)
             if count >= vector_from:
-                events.append(result_run(data, pos, stride, count, rows, meta8 << 3))
+                events.append(result_run(data, pos, stride, count, meta8 << 3, rows=rows))
                 pos += count * stride
                 left -= count
                 continue
-            probe_at = pos + stride * vector_from
+            probe_at, patience = pos + stride * patience, 2 * patience
         meta = bytes(data[start:payload_at]) if meta8 else b""
         events.append(_make(Result, (rid, flags, tmo, aux, rows, meta, data[payload_at:stop])))
         pos = stop

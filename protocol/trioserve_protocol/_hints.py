@@ -7,7 +7,9 @@ from ._encode import error_frame
 from ._events import FatalError
 from ._header import MAGIC
 
-_HTTP_STARTS: Final = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "})
+_HTTP_STARTS: Final = frozenset(
+    {b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "}
+)
 _TLS_START: Final = b"\x16\x03"
 # A TLS alert record: fatal, protocol_version. TLS clients show it as "tlsv1 alert protocol version".
 _TLS_ALERT: Final = bytes.fromhex("15030100020246")

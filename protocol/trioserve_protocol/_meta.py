@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final
 
 from ._codes import ErrorCode
-from ._errors import LocalProtocolError, RemoteProtocolError
+from ._errors import RemoteProtocolError
 from ._limits import DEFAULT_LIMITS, Limits
 from ._registry import IGNORABLE_TAG, Tag
 from ._signature import Signature
@@ -75,9 +76,7 @@ def encode_outputs(positions: Iterable[int]) -> bytes:
     return Struct(f"<{len(wanted)}H").pack(*wanted)
 
 
-def parse_meta(
-    meta: bytes, allowed: "frozenset[int] | None" = None, limits: Limits = DEFAULT_LIMITS
-) -> Meta:
+def parse_meta(meta: bytes, allowed: "frozenset[int] | None" = None, limits: Limits = DEFAULT_LIMITS) -> Meta:
     """Decode a meta block.
 
     Args:
@@ -117,7 +116,9 @@ def _walk(meta: bytes, limits: Limits) -> "Iterable[tuple[int, bytes]]":
         if count > limits.max_tlvs:
             raise bad_meta(f"more than {limits.max_tlvs} TLVs")
         if flags and not number & IGNORABLE_TAG:
-            raise RemoteProtocolError(ErrorCode.UNKNOWN_TLV, f"TLV {tag_label(number)}: flags {flags:#x} are not defined")
+            raise RemoteProtocolError(
+                ErrorCode.UNKNOWN_TLV, f"TLV {tag_label(number)}: flags {flags:#x} are not defined"
+            )
         yield number, meta[start : start + nbytes]
         pos = start + (nbytes + 7 & ~7)
 
@@ -154,7 +155,7 @@ def _outputs(found: Meta, value: bytes, limits: Limits) -> None:
     if not value or len(value) % 2 or len(value) > 2 * limits.max_tensors:
         raise bad_meta(f"TLV OUTPUTS is not 1 to {limits.max_tensors} numbers of 2 bytes")
     wanted = Struct(f"<{len(value) // 2}H").unpack(value)
-    if any(a >= b for a, b in zip(wanted, wanted[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(wanted)):
         raise bad_meta("TLV OUTPUTS does not ascend")
     found.outputs = wanted
 
@@ -263,4 +264,4 @@ _DECODERS: Final[dict[int, Callable[[Meta, bytes, Limits], None]]] = {
     int(Tag.SERVER): _server,
 }
 if len(_DECODERS) != len(Tag):
-    raise LocalProtocolError("a tag has no decoder: this is a bug")
+    raise AssertionError("a tag has no decoder: this is a bug")

@@ -6,8 +6,28 @@ from typing import Final, NamedTuple, TypeAlias
 from ._codes import ErrorCode, code_of
 from ._errors import RemoteProtocolError
 from ._events import (
-    Admin, Bind, Bound, Cancel, Credit, Done, Error, Event, GoAway, Hello, Infer, InferMany, InferPart, Partial,
-    Ping, Pong, Result, ResultMany, ShmReg, ShmUnreg, Unbind, Welcome,
+    Admin,
+    Bind,
+    Bound,
+    Cancel,
+    Credit,
+    Done,
+    Error,
+    Event,
+    GoAway,
+    Hello,
+    Infer,
+    InferMany,
+    InferPart,
+    Partial,
+    Ping,
+    Pong,
+    Result,
+    ResultMany,
+    ShmReg,
+    ShmUnreg,
+    Unbind,
+    Welcome,
 )  # fmt: skip
 from ._meta import Meta
 from ._registry import CLASS_MASK, MAX_RID, NAME_FOLLOWS, RETRY_NEVER, Feature, Flag, FrameType, Tag
@@ -220,7 +240,9 @@ def _error(head: Head, meta: Meta, _: memoryview) -> Event:
     known = code_of(head.handle)
     code = known if known is not None and known == head.handle else head.handle
     retry_after = None if head.tmo == RETRY_NEVER else head.tmo
-    return Error(head.rid, head.rows, code, bool(head.flags & Flag.RETRYABLE), retry_after, meta.message or "")
+    return Error(
+        head.rid, head.rows, code, bool(head.flags & Flag.RETRYABLE), retry_after, meta.message or ""
+    )
 
 
 def _cancel(head: Head, _: Meta, __: memoryview) -> Event:
@@ -299,9 +321,7 @@ CLIENT_RULES: Final[Mapping[int, Rule]] = _BOTH | {
     int(_F.RESULT): Rule(_REPLY_FLAGS, data=_result, check=_check_result),
     int(_F.PARTIAL): Rule(_REPLY_FLAGS, data=_partial, check=_check_partial, feature=int(Feature.STREAM)),
     int(_F.RESULT_MANY): Rule(_REPLY_FLAGS, data=_result_many, check=_check_result_many, many=True),
-    int(_F.ERROR): Rule(
-        _REPLY_FLAGS, control=_error, tags=_tags(Tag.ERRMSG), check=_check_error, many=True
-    ),
+    int(_F.ERROR): Rule(_REPLY_FLAGS, control=_error, tags=_tags(Tag.ERRMSG), check=_check_error, many=True),
     int(_F.CREDIT): Rule(0, control=_credit),
     int(_F.GOAWAY): Rule(_CRC, control=_goaway, tags=_tags(Tag.ERRMSG)),
     int(_F.SHM_REG): Rule(_CRC, control=_done, check=_need_rid, feature=int(Feature.SHM)),
@@ -314,7 +334,9 @@ def header_fault(head: Head, rule: Rule, features: int) -> RemoteProtocolError |
     """Return what is wrong with a header, apart from sizes: type, then flags, then the other fields."""
     name = FrameType(head.w0 >> 24).name
     if rule.feature & ~features:
-        return RemoteProtocolError(ErrorCode.UNKNOWN_TYPE, f"{name} needs a feature that was not agreed", head.rid)
+        return RemoteProtocolError(
+            ErrorCode.UNKNOWN_TYPE, f"{name} needs a feature that was not agreed", head.rid
+        )
     allowed = rule.flags
     if rule.data is not None:
         for feature, flag in FEATURE_FLAGS:
@@ -322,7 +344,9 @@ def header_fault(head: Head, rule: Rule, features: int) -> RemoteProtocolError |
                 allowed |= flag
     unknown = head.flags & 0x3FFF & ~allowed
     if unknown:
-        return RemoteProtocolError(ErrorCode.UNKNOWN_FLAG, f"flags {unknown:#06x} are not defined for {name}", head.rid)
+        return RemoteProtocolError(
+            ErrorCode.UNKNOWN_FLAG, f"flags {unknown:#06x} are not defined for {name}", head.rid
+        )
     fault = rule.check(head) if rule.check is not None else None
     if fault:
         return RemoteProtocolError(ErrorCode.INVALID_META, f"{name}: {fault}", head.rid)

@@ -3,11 +3,12 @@
 import re
 from dataclasses import dataclass, field
 from math import prod
-from struct import Struct, error as StructError
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the exception is a class, whatever its spelling
 from typing import Final, NamedTuple
 
 from ._codes import ErrorCode
-from ._dtypes import DType
+from ._dtypes import DType, dtype_of
 from ._errors import LocalProtocolError, RemoteProtocolError
 from ._header import pad8
 from ._limits import DEFAULT_LIMITS, Limits
@@ -99,21 +100,24 @@ class Signature:
         Raises:
             RemoteProtocolError: 3.4, the value is malformed.
         """
-        data = bytes(value)
         try:
-            version, max_rows, n_inputs, n_outputs, _, _ = _HEAD.unpack_from(data)
-            if n_inputs > limits.max_tensors or n_outputs > limits.max_tensors:
-                raise LocalProtocolError(f"more than {limits.max_tensors} tensors")
-            specs: list[TensorSpec] = []
-            pos = _HEAD.size
-            for _ in range(n_inputs + n_outputs):
-                spec, pos = _decode_tensor(data, pos)
-                specs.append(spec)
-            if pos != len(data):
-                raise LocalProtocolError(f"{len(data) - pos} bytes left over")
-            return cls(tuple(specs[:n_inputs]), tuple(specs[n_inputs:]), version, max_rows)
+            return cls._decode(bytes(value), limits)
         except (StructError, ValueError, LocalProtocolError) as error:
             raise RemoteProtocolError(ErrorCode.INVALID_META, f"TLV SIGNATURE: {error}") from None
+
+    @classmethod
+    def _decode(cls, data: bytes, limits: Limits) -> "Signature":
+        version, max_rows, n_inputs, n_outputs, _, _ = _HEAD.unpack_from(data)
+        if max(n_inputs, n_outputs) > limits.max_tensors:
+            raise ValueError(f"more than {limits.max_tensors} tensors")
+        specs: list[TensorSpec] = []
+        pos = _HEAD.size
+        for _ in range(n_inputs + n_outputs):
+            spec, pos = _decode_tensor(data, pos)
+            specs.append(spec)
+        if pos != len(data):
+            raise ValueError(f"{len(data) - pos} bytes left over")
+        return cls(tuple(specs[:n_inputs]), tuple(specs[n_inputs:]), version, max_rows)
 
 
 def _encode_tensor(spec: TensorSpec) -> bytes:
@@ -125,7 +129,10 @@ def _encode_tensor(spec: TensorSpec) -> bytes:
 
 
 def _decode_tensor(data: bytes, start: int) -> tuple[TensorSpec, int]:
-    dtype, ndim, name_nbytes, _ = _TENSOR.unpack_from(data, start)
+    number, ndim, name_nbytes, _ = _TENSOR.unpack_from(data, start)
+    dtype = dtype_of(number)
+    if dtype is None:
+        raise ValueError(f"no dtype {number}")
     pos = start + _TENSOR.size
     dims = Struct(f"<{ndim}i").unpack_from(data, pos)
     pos += 4 * ndim
@@ -133,7 +140,7 @@ def _decode_tensor(data: bytes, start: int) -> tuple[TensorSpec, int]:
     if end > len(data):
         raise ValueError("a tensor's name runs over the end")
     name = data[pos : pos + name_nbytes].decode("ascii")
-    return TensorSpec(name, DType(dtype), dims), end
+    return TensorSpec(name, dtype, dims), end
 
 
 def _fault_of(signature: Signature) -> str:

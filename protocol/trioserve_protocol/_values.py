@@ -4,7 +4,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ._codes import ErrorCode
-from ._dtypes import DType
+from ._dtypes import DType, dtype_of
 from ._errors import RemoteProtocolError
 from ._limits import DEFAULT_LIMITS, Limits
 from ._registry import NAME_FOLLOWS
@@ -42,7 +42,7 @@ class TensorDecl(NamedTuple):
     dims: tuple[int, ...]
     nbytes: int
     """Bytes in the payload, padding excluded."""
-    index: int = NAME_FOLLOWS
+    index: int = NAME_FOLLOWS  # type: ignore[assignment]  # hides tuple.index
     """Position in the signature; NAME_FOLLOWS if `name` is given instead."""
     name: str = ""
     fast: bool = False
@@ -59,21 +59,20 @@ class TensorDecl(NamedTuple):
         if len(value) < _TENSOR.size:
             raise bad_meta("TLV TENSOR is shorter than 16 bytes")
         number, ndim, index, flags, nbytes = _TENSOR.unpack_from(value)
-        if not 1 <= number <= len(_DTYPES):
+        dtype = dtype_of(number)
+        if dtype is None:
             raise RemoteProtocolError(ErrorCode.INVALID_DTYPE, f"TLV TENSOR: no dtype {number}")
         if not 1 <= ndim <= limits.max_ndim:
-            raise RemoteProtocolError(ErrorCode.INVALID_SHAPE, f"TLV TENSOR: ndim {ndim} is not 1 to {limits.max_ndim}")
+            raise RemoteProtocolError(
+                ErrorCode.INVALID_SHAPE, f"TLV TENSOR: ndim {ndim} is not 1 to {limits.max_ndim}"
+            )
         end = _TENSOR.size + 4 * ndim
         if len(value) < end:
             raise bad_meta(f"TLV TENSOR is too short for {ndim} dims")
-        dtype = _DTYPES[number - 1]
         if flags & ~FAST_BYTES or (flags and dtype != DType.BYTES):
             raise bad_meta(f"TLV TENSOR: flags {flags:#x} are not defined for {dtype.label}")
         name = _decode_name(value[end:], index)
         return cls(dtype, _DIMS[ndim].unpack_from(value, _TENSOR.size), nbytes, index, name, fast=bool(flags))
-
-
-_DTYPES: Final = tuple(DType)
 
 
 def _decode_name(tail: bytes, index: int) -> str:
@@ -214,7 +213,8 @@ class ServerId(NamedTuple):
         """Return the server of a TLV value."""
         if len(value) < _SERVER.size:
             raise bad_meta("TLV SERVER is shorter than 16 bytes")
-        return cls(*_SERVER.unpack_from(value), value[_SERVER.size :].decode("utf-8", "replace"))
+        server_id, epoch = _SERVER.unpack_from(value)
+        return cls(server_id, epoch, value[_SERVER.size :].decode("utf-8", "replace"))
 
 
 class Timing(NamedTuple):

@@ -3,7 +3,13 @@
 from trioserve.config._files import file_problems
 from trioserve.config._model import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
 from trioserve.config._problem import ConfigError, Problem
-from trioserve.config._repository import load_model_config, load_repository
+from trioserve.config._repository import (
+    load_model_config,
+    load_repository,
+    model_paths,
+    read_model,
+    repository_problems,
+)
 from trioserve.config._rules import model_problems
 from trioserve.config._server import ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
@@ -22,5 +28,8 @@ __all__ = [
     "load_model_config",
     "load_repository",
     "load_server_config",
+    "model_paths",
     "model_problems",
+    "read_model",
+    "repository_problems",
 ]

@@ -42,14 +42,12 @@ def load_repository(path: str | Path) -> list[ModelConfig]:
     root = Path(path)
     configs: list[ModelConfig] = []
     problems: list[Problem] = []
-    for model in model_paths(root):
-        config, found = read_model(model)
+    paths = model_paths(root)
+    for path_of_model in paths:
+        config, found = read_model(path_of_model)
         problems += found
-        if config is not None:
-            problems += _clash(config, configs, model)
-            configs.append(config)
-    if not configs and not problems:
-        problems.append(_no_models(root))
+        configs += [config] if config else []
+    problems += repository_problems(root, paths, configs)
     if problems:
         raise ConfigError(problems)
     return sorted(configs, key=lambda config: (config.name, config.version))
@@ -141,15 +139,24 @@ def read_toml(file: Path) -> tuple[dict[str, Any], list[Problem]]:
         return {}, [Problem(str(file), "", "TOML in UTF-8", str(error))]
 
 
-def _clash(config: ModelConfig, others: list[ModelConfig], path: Path) -> list[Problem]:
-    same = [other for other in others if (other.name, other.version) == (config.name, config.version)]
-    if not same:
-        return []
+def repository_problems(root: Path, paths: list[Path], configs: list[ModelConfig]) -> list[Problem]:
+    """What is wrong with a repository beyond its single models.
+
+    Args:
+        root: The repository.
+        paths: Where its models are, as `model_paths` gives them.
+        configs: Those of them that are usable.
+    """
+    if not paths:
+        expected = f"folders with a {MODEL_FILE}, or Python files with a trioserve.Model"
+        return [Problem(str(root), "", expected, "an empty folder")]
     expected = "a name and version that no other model of the repository has"
-    given = f"{shown(config.name)} version {config.version}, also in {same[0].directory}"
-    return [Problem(str(path), "name", expected, given, "give one of them another name or version")]
-
-
-def _no_models(root: Path) -> Problem:
-    expected = f"folders with a {MODEL_FILE}, or Python files with a trioserve.Model"
-    return Problem(str(root), "", expected, "an empty folder")
+    hint = "give one of them another name or version"
+    first: dict[tuple[str, int], ModelConfig] = {}
+    problems: list[Problem] = []
+    for config in configs:
+        other = first.setdefault((config.name, config.version), config)
+        if other is not config:
+            given = f"{shown(config.name)} version {config.version}, also in {other.directory}"
+            problems.append(Problem(config.directory, "name", expected, given, hint))
+    return problems

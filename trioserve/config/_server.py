@@ -114,6 +114,9 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A server, without its models."""
 
+    models: str = ""
+    """Model repository, model folder or Python file that is served. In a file: relative to that file."""
+
     host: str = "127.0.0.1"
     """Address that TCP listens on; empty for no TCP. Beyond this machine the protocol needs a trusted
     network."""

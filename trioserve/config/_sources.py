@@ -52,6 +52,8 @@ def load_server_config(
     problems: list[Problem] = []
     if file is not None:
         table, problems = read_toml(Path(file))
+        if isinstance(table.get("models"), str):
+            table["models"] = str(Path(file).parent / table["models"])
     origins: dict[str, str] = {}
     from_env, found = _from_environment(env or {})
     problems += found

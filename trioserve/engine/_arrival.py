@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from trioserve_protocol import pad8
 
@@ -23,7 +24,7 @@ class Arrival:
     the transport must discard what still comes.
     """
 
-    __slots__ = ("_index", "_parts", "abandoned", "begun_ns", "lane", "requests", "waiting")
+    __slots__ = ("_index", "_parts", "_whole", "abandoned", "begun_ns", "lane", "received_nbytes", "requests", "waiting")
 
     def __init__(self, lane: Lane, requests: list[tuple[int, int]], begun_ns: int) -> None:
         self.lane = lane
@@ -32,8 +33,10 @@ class Arrival:
         self.waiting = len(requests)
         """Requests not answered yet."""
         self.abandoned = False
+        self.received_nbytes = 0
         self._index = 0
         self._parts = _destinations(lane, requests)
+        self._whole = tuple(self._parts)
 
     @property
     def chunk(self) -> memoryview:
@@ -46,12 +49,19 @@ class Arrival:
         Returns:
             Whether the body is complete.
         """
+        self.received_nbytes += nbytes
         part = self._parts[self._index]
         if nbytes < len(part):
             self._parts[self._index] = part[nbytes:]
             return False
         self._index += 1
         return self._index == len(self._parts)
+
+    def crc32(self, start: int) -> int:
+        """The CRC-32 of the complete body, begun with that of what came before it."""
+        for part in self._whole:
+            start = crc32(part, start)
+        return start
 
     def answered(self) -> bool:
         """Notes that one of its requests has been answered early; True if nobody waits for the body any more."""

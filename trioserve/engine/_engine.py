@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trioserve_protocol import ErrorCode, Signature
+from trioserve_protocol import ErrorCode, Limits, Signature
 
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
@@ -34,18 +34,22 @@ class Engine:
 
     Args:
         config: the server's limits.
+        wire_limits: the limits of the protocol machines.
         clock: only read where no event brings a time with it.
     """
 
-    def __init__(self, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, config: ServerConfig, wire_limits: Limits, clock: Clock) -> None:
         self.config: Final = config
+        self.wire_limits: Final = wire_limits
         self.clock: Final = clock
         self.sessions: Final[list[Session]] = []
         self.lanes: Final[list[Lane]] = []
         self.executors: Final[list[Executor]] = []
         self.tokenizers: Final[list[Tokenizer]] = []
         self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
-        self.terminal: Final = Terminal(self.sessions, self.retry_after_us, self._free_session)
+        self.terminal: Final = Terminal(
+            self.sessions, clock, self.retry_after_us, self._free_session
+        )
         self.draining = False
         self.started_ns: Final = clock.now_ns()
         self._free_sessions: list[int] = []
@@ -56,7 +60,7 @@ class Engine:
         """Opens a model for requests, which are refused as LOADING until its worker is ready."""
         rows = min(slab.layout.slots, self.config.limits.max_queued_rows)
         gate = Gate(Permits(rows), self.byte_permits)
-        lane = (TextLane if config.tokenizer else Lane)(config, signature, slab, gate)
+        lane = (TextLane if config.tokenizer else Lane)(config, signature, slab, gate, self.clock)
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane

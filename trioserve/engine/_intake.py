@@ -8,26 +8,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from trioserve_protocol import (
     ErrorCode,
     FrameType,
     Infer,
+    InferMany,
     RemoteProtocolError,
     Tag,
     check_request,
     error_columns,
     error_frame,
-    parse_meta,
+    parse_request_meta,
 )
 
 from trioserve.errors import TrioserveError
 
 from ._arrival import Arrival
 from ._bulk import admit_many, begin
+from ._lane import SPECIAL
 from ._text import TextLane
 
 if TYPE_CHECKING:
-    from trioserve_protocol import InferBegin, InferMany, InferRun
+    from trioserve_protocol import InferBegin, InferRun
 
     from ._engine import Engine
     from ._lane import Lane
@@ -79,8 +82,7 @@ class Intake:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
         rids = run.rids
         lane = session.lanes.get(run.handle)
-        plain = lane is not None and run.rows == 1 and not run.meta and not isinstance(lane, TextLane)
-        if lane is None or not plain or rids[0] <= session.last_rid or not (rids[1:] > rids[:-1]).all():
+        if lane is None or not _is_plain(run, session.last_rid) or isinstance(lane, TextLane):
             for row in range(run.count):
                 self.admit(session, _request_of(run, row), now_ns)
             return
@@ -177,17 +179,26 @@ class Intake:
     def _resolve(
         self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int
     ) -> Lane:
-        if request.handle:
-            lane = session.lanes.get(request.handle)
-            if lane is None:
-                raise RemoteProtocolError(ErrorCode.HANDLE_NOT_BOUND, f"handle {request.handle} is not bound")
+        bound = bool(request.handle)
+        meta = parse_request_meta(request.meta, bound=bound, limits=self._engine.wire_limits)
+        if not bound:
+            lane = self._engine.find(meta.model or "", meta.version)
+        elif (known := session.lanes.get(request.handle)) is not None:
+            lane = known
         else:
-            meta = parse_meta(request.meta)
-            if meta.model is None:
-                raise RemoteProtocolError(ErrorCode.INVALID_META, "handle is 0 and TLV MODEL is missing")
-            lane = self._engine.find(meta.model, meta.version)
-        checked = check_request(lane.signature, request.rows, payload_nbytes, request.meta, named=not request.handle)
-        if checked.outputs:
+            raise RemoteProtocolError(ErrorCode.HANDLE_NOT_BOUND, f"handle {request.handle} is not bound")
+        fault = check_request(
+            lane.signature,
+            request.rows,
+            payload_nbytes,
+            meta if request.meta else b"",
+            bound=bound,
+            many=isinstance(request, InferMany) or getattr(request, "frame_type", 0) == FrameType.INFER_MANY,
+            limits=self._engine.wire_limits,
+        )
+        if fault is not None:
+            raise fault
+        if meta.outputs:
             raise RemoteProtocolError(ErrorCode.UNKNOWN_TLV, f"TLV {Tag.OUTPUTS.name} is not implemented")
         return lane
 
@@ -238,6 +249,18 @@ class Intake:
             limits = self._engine.config.limits
             return f"credit: at most {limits.credit_requests} requests and {limits.credit_nbytes} bytes in flight"
         return ""
+
+
+def _is_plain(run: InferRun, last_rid: int) -> bool:
+    """Whether a run can be admitted as columns: plain requests with ascending ids that were not used before."""
+    if run.rows != 1 or run.meta or int(np.bitwise_or.reduce(run.flags)) & SPECIAL:
+        return False
+    rids = run.rids
+    first = int(rids[0])
+    if first <= last_rid:
+        return False
+    # Clients that count are the rule, and comparing lists is three times as fast as a vector comparison of 16.
+    return rids.tolist() == list(range(first, first + run.count)) or bool((rids[1:] > rids[:-1]).all())
 
 
 def _request_of(run: InferRun, row: int) -> Infer:

@@ -87,3 +87,16 @@ class Session:
         if body_nbytes:
             requests = min(requests, (self.max_inflight_nbytes - self.inflight_nbytes) // body_nbytes)
         return max(0, requests)
+
+    def bind(self, handle: int, lane: Lane, tenant: str | None) -> None:
+        """Gives a model a handle, for later frames; an earlier meaning of it ends."""
+        self.unbind(handle)
+        self.lanes[handle] = lane
+        if tenant is not None:
+            self.tenants[handle] = tenant
+
+    def unbind(self, handle: int) -> bool:
+        """Forgets a handle; False if it was not bound."""
+        self.named.clear()
+        self.tenants.pop(handle, None)
+        return self.lanes.pop(handle, None) is not None

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from trioserve_protocol import ErrorCode
 
-from trioserve.execution import StageBatch, WorkerLost
+from trioserve.errors import WorkerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from trioserve.execution import StageLink, StageResult
+    from trioserve.execution import StageBatch, StageLink, StageResult
 
     from ._lane import Lane
     from ._terminal import Terminal
@@ -48,6 +48,9 @@ class Stage(ABC, Generic[L, W]):
     def __init__(self, lanes: list[L], terminal: Terminal) -> None:
         self.lanes: Final = lanes
         self.link: StageLink | None = None
+        self.on_detach: Callable[[int], None] | None = None
+        """Told the descriptor of a link that is about to be closed, so that nobody polls it any more."""
+        self._fd = -1
         self.starts = 0
         """Workers that have become ready so far."""
         self._terminal: Final = terminal
@@ -76,6 +79,7 @@ class Stage(ABC, Generic[L, W]):
     def attach(self, link: StageLink) -> None:
         """A worker has become ready."""
         self.link = link
+        self._fd = link.fileno()
         self.starts += 1
 
     def _send(self, link: StageLink, work: W, batch: StageBatch) -> None:
@@ -100,11 +104,15 @@ class Stage(ABC, Generic[L, W]):
             if result is None:
                 return
             self._complete(self._with_worker.pop(result.seq), result, now_ns)
+            if not self._with_worker:
+                return
 
     def lose(self, reason: str) -> None:
         """The worker is gone: what it had is answered now. Its slots return in `reaped`, since a dying process may
         still write to them."""
         if self.link is not None:
+            if self.on_detach is not None:
+                self.on_detach(self._fd)
             self.link.close()
             self.link = None
         lost, self._with_worker = list(self._with_worker.values()), {}

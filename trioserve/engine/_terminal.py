@@ -16,6 +16,7 @@ from ._replies import ReplyBlock, result_parts
 
 if TYPE_CHECKING:
     from trioserve.execution import StageResult
+    from trioserve.request import Clock
 
     from ._batch import Batch, Range
     from ._lane import Lane
@@ -33,6 +34,7 @@ class Terminal:
 
     Args:
         sessions: the sessions table; an index in use always names a session.
+        clock: read only for requests that ask for their timing.
         retry_after_us: when a client that was refused should come back.
         on_ghost_gone: told when the last ghost of a closed session is gone.
     """
@@ -40,10 +42,12 @@ class Terminal:
     def __init__(
         self,
         sessions: Sequence[Session],
+        clock: Clock,
         retry_after_us: Callable[[Lane], int],
         on_ghost_gone: Callable[[Session], None],
     ) -> None:
         self._sessions: Final = sessions
+        self._clock: Final = clock
         self._retry_after_us: Final = retry_after_us
         self._on_ghost_gone: Final = on_ghost_gone
         self._blocks: Final[dict[int, ReplyBlock]] = {}
@@ -136,17 +140,16 @@ class Terminal:
             and block.fits
             and not result.code
             and not result.failures
-            and not lane.special[first // lane.max_rows]
+            and not slots.special[first // lane.max_rows]
             and slots.all_live(first, count)
         )
         if not plain:
             self._finish_each(batch, result, now_ns)
             return
-        slots.claim_batch(first, count)
         lane.stats.ok += count
+        slots.free_plain_batch(first, count)
         block.send(batch, self._sessions, now_ns)
         lane.gate.release(count, count * lane.body_nbytes)
-        slots.drop_batch(first, count)
 
     def fail_ranges(self, lane: Lane, ranges: Sequence[Range], code: int, message: str) -> None:
         """Answers what is still unanswered of some ranges; the rows stay held until `let_go`."""
@@ -232,7 +235,9 @@ class Terminal:
         slots = lane.slots
         flags = slots.flags[slot]
         many = bool(flags & MANY)
-        meta = timing_trailer(batch, result, slot, now_ns) if flags & Flag.SAMPLED else b""
+        meta = b""
+        if flags & Flag.SAMPLED:
+            meta = timing_trailer(batch, result, slot, now_ns, self._clock.now_ns())
         parts.setdefault(slots.session[slot], []).extend(
             result_parts(
                 lane,
@@ -240,7 +245,7 @@ class Terminal:
                 span if many else slots.rows[slot],
                 rid=slots.rid[slot],
                 flags=flags,
-                server_ns=now_ns - slots.received_ns[slot],
+                server_ns=now_ns - slots.received_at(slot),
                 queue_ns=batch.cut_ns - slots.ready_ns[slot],
                 meta=meta,
                 many=many,
@@ -254,10 +259,10 @@ class Terminal:
             session.sink.write_parts(buffers)
 
 
-def timing_trailer(batch: Batch, result: StageResult, slot: int, now_ns: int) -> bytes:
-    """The TIMING TLV of one request: when each phase ended, as nanoseconds after it was received."""
+def timing_trailer(batch: Batch, result: StageResult, slot: int, finished_ns: int, sent_ns: int) -> bytes:
+    """The TIMING TLV of one request: when each of its phases ended, monotonic nanoseconds."""
     slots = batch.lane.slots
-    received_ns = slots.received_ns[slot]
+    received_ns = slots.received_at(slot)
     timing = Timing(
         received_ns=received_ns,
         parsed_ns=slots.parsed_ns[slot],
@@ -267,12 +272,12 @@ def timing_trailer(batch: Batch, result: StageResult, slot: int, now_ns: int) ->
         input_copied_ns=result.input_ns,
         run_ns=result.run_ns,
         output_copied_ns=result.finished_ns,
-        sent_ns=now_ns,
+        sent_ns=sent_ns,
         batch_id=batch.number,
         batch_rows=batch.rows,
         padding=result.padding,
         cut_reason=int(batch.reason),
         predicted_finish_ns=batch.predicted_ns,
-        finished_ns=now_ns,
+        finished_ns=finished_ns,
     )
     return tlv(Tag.TIMING, timing.encode())

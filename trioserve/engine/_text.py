@@ -9,23 +9,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from trioserve_protocol import ErrorCode, RemoteProtocolError, check_bytes_tensor
+from trioserve_protocol import ErrorCode, Infer, RemoteProtocolError, check_bytes_tensor, parse_request_meta
 
 from trioserve.batching import LengthQueue
 from trioserve.execution import StageBatch
 from trioserve.memory import FULL, BumpRegion
 
-from ._lane import Lane
+from ._lane import MANY, Lane
 from ._stage import Stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from trioserve_protocol import Infer, InferMany, InferRun, Signature
+    from trioserve_protocol import InferMany, InferRun, Signature
 
     from trioserve.admission import Gate
     from trioserve.config import ModelConfig
     from trioserve.execution import StageLink, StageResult
     from trioserve.memory import Slab
+    from trioserve.request import Clock
 
     from ._session import Session
 
@@ -45,11 +46,13 @@ def text_region_nbytes(config: ModelConfig) -> tuple[int, int]:
 class TextLane(Lane):
     """A lane whose rows pass a tokenizer before they are queued."""
 
-    def __init__(self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate) -> None:
+    def __init__(
+        self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
+    ) -> None:
         slots = slab.layout.slots
         self.lengths: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         """Tokens of each row."""
-        super().__init__(config, signature, slab, gate)
+        super().__init__(config, signature, slab, gate, clock)
         nbytes, block = text_region_nbytes(config)
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
@@ -77,43 +80,82 @@ class TextLane(Lane):
         Raises:
             RemoteProtocolError: the payload is not a BYTES tensor.
         """
-        starts, nbytes = self.check_texts(request.payload, request.rows)
+        starts, nbytes = self._check_texts(request)
         body_nbytes = len(request.payload)
         code = self.reserve(session, request.rows, body_nbytes)
         if code:
             return code
-        offsets = self._take_room(nbytes.tolist())
-        first = FULL if offsets is None else self.enter(session, request, request.rows, body_nbytes, now_ns)
-        if offsets is None or first == FULL:
-            self.gate.release(request.rows, body_nbytes)
-            for offset in offsets or ():
-                self.texts.free(offset)
-            return ErrorCode.SHED
-        region = self.slab.text
-        for offset, start, length in zip(offsets, starts.tolist(), nbytes.tolist(), strict=True):
-            region[offset : offset + length] = request.payload[start : start + length]
-        self.text_offsets[first : first + request.rows] = offsets
-        self.text_nbytes[first : first + request.rows] = nbytes
-        self.untokenized[first] = request.rows
-        self.announced_rows += request.rows
-        return 0
+        placed = self._place(session, request, starts.tolist(), nbytes.tolist(), body_nbytes, now_ns)
+        return 0 if placed else ErrorCode.SHED
 
-    def check_texts(
-        self, payload: memoryview, rows: int
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Offsets and lengths of the texts of a payload.
+    def admit_texts(self, session: Session, request: InferMany, now_ns: int) -> tuple[int, int]:
+        """Admits the front of an INFER_MANY of texts, each as a request of its own.
+
+        Returns:
+            How many were admitted, and the `ErrorCode` of the others (0 if there are none).
 
         Raises:
-            RemoteProtocolError: it is malformed, or a text is longer than the model allows.
+            RemoteProtocolError: the payload is not a BYTES tensor; then none is admitted.
         """
-        offsets, nbytes = check_bytes_tensor(payload, rows)
+        starts, nbytes = self._check_texts(request)
+        self.frame_serial = (self.frame_serial + 1) & 0xFFFF_FFFF
+        for row, (start, length) in enumerate(zip(starts.tolist(), nbytes.tolist(), strict=True)):
+            code = self.reserve(session, 1, length)
+            if code:
+                return row, code
+            one = Infer(
+                request.rid + row, request.handle, request.flags, request.timeout_us, 1, b"", request.payload
+            )
+            if not self._place(session, one, [start], [length], length, now_ns, mark=MANY):
+                return row, ErrorCode.SHED
+        return request.rows, 0
+
+    def _place(
+        self,
+        session: Session,
+        request: Infer,
+        starts: list[int],
+        nbytes: list[int],
+        body_nbytes: int,
+        now_ns: int,
+        mark: int = 0,
+    ) -> bool:
+        """Gives a request whose permits are taken its slots and its share of the text region; False if there is no
+        room, then the permits are back."""
+        rows = len(starts)
+        offsets = self._take_room(nbytes)
+        first = FULL
+        if offsets is not None:
+            first = self.enter(session, request, rows, body_nbytes, now_ns, mark)
+        if offsets is None or first == FULL:
+            self.gate.release(rows, body_nbytes)
+            for offset in offsets or ():
+                self.texts.free(offset)
+            return False
+        region = self.slab.text
+        for offset, start, length in zip(offsets, starts, nbytes, strict=True):
+            region[offset : offset + length] = request.payload[start : start + length]
+        self.text_offsets[first : first + rows] = offsets
+        self.text_nbytes[first : first + rows] = nbytes
+        self.slots.frame[first] = self.frame_serial
+        self.untokenized[first] = rows
+        self.announced_rows += rows
+        return True
+
+    def _check_texts(self, request: Infer | InferMany) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Offsets and lengths of the texts of a payload."""
+        fast = False
+        if request.meta:
+            declared = parse_request_meta(request.meta, bound=bool(request.handle)).tensors
+            fast = bool(declared) and declared[0].fast
+        starts, nbytes = check_bytes_tensor(request.payload, request.rows, fast=fast)
         longest = int(nbytes.max())
         if longest > self.config.max_text_nbytes:
             raise RemoteProtocolError(
                 ErrorCode.INVALID_BYTES,
                 f"text: expected at most {self.config.max_text_nbytes} bytes, got {longest}",
             )
-        return offsets, nbytes
+        return starts, nbytes
 
     def _take_room(self, nbytes: list[int]) -> list[int] | None:
         """Offsets in the text region for texts of these lengths; None, and nothing kept, if they do not all fit."""

@@ -6,7 +6,7 @@ Six BERT layers of 384 features and 12 heads, the mean of a text's tokens, and L
 | layout | inputs, all i64 | attention between | output, f32 |
 |---|---|---|---|
 | padded | `input_ids`, `attention_mask` [batch, seq] | unmasked tokens of a row | `embedding` [batch, 384] |
-| packed | `input_ids`, `position_ids`, `segment_ids` [tokens] | those of a segment | `embedding` [rows, 384] |
+| packed | `input_ids`, `position_ids`, `segment_ids` [tokens] | its segment's | `embedding` [rows, 384] |
 
 The packed graph spends nothing on padding, but its attention is quadratic in *all* tokens of a batch, so
 batches should be small (some 64 to 128 tokens). Its rows are numbered 0 .. max(segment_ids).
@@ -48,7 +48,9 @@ class _Graph:
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: float | Sequence[int]) -> str:
         names = [f"{kind}_{len(self.nodes)}_{index}" for index in range(outputs)]
-        self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        node = helper.make_node(kind, inputs, names)
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        self.nodes.append(node)
         return names[0]
 
     def split3(self, value: str) -> tuple[str, str, str]:

@@ -1,0 +1,45 @@
+"""Model configurations travel as JSON and know where their files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trioserve.config import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
+
+CONFIG = ModelConfig(
+    name="m",
+    backend="python",
+    file="m.py",
+    class_name="M",
+    args={"sizes": [1, 2.5, None, {"deep": True}]},
+    inputs={"b": TensorConfig("f4", [-1, 4]), "a": TensorConfig("i8", [-1])},
+    tokenizer=TokenizerConfig("t.json"),
+    batching=BatchingConfig(layout="packed"),
+    directory="/models/m",
+)
+
+
+def test_json_round_trip_keeps_everything_in_order() -> None:
+    again = ModelConfig.from_json(CONFIG.to_json())
+    assert again == CONFIG
+    assert list(again.inputs) == ["b", "a"]
+    assert msgspec.json.decode(CONFIG.to_json())["class"] == "M"
+
+
+def test_json_of_something_else_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        ModelConfig.from_json(b'{"name": "m", "backend": "python", "file": "m.py", "colour": 1}')
+
+
+def test_paths() -> None:
+    assert CONFIG.file_path == Path("/models/m/m.py")
+    assert CONFIG.tokenizer_path == Path("/models/m/t.json")
+    assert msgspec.structs.replace(CONFIG, tokenizer=None).tokenizer_path is None
+
+
+def test_frozen() -> None:
+    with pytest.raises(AttributeError):
+        CONFIG.name = "n"  # type: ignore[misc]

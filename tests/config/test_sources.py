@@ -1,0 +1,95 @@
+"""Defaults < file < environment < flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trioserve.config import ConfigError, Problem, ServerConfig, load_server_config
+from trioserve.config._sources import server_keys, variable_of
+
+
+def problems_of(**sources: object) -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        load_server_config(**sources)  # type: ignore[arg-type]
+    return list(caught.value.problems)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "server.toml"
+    path.write_text('host = "0.0.0.0"\nport = 1\n[limits]\nmax_binds = 7\nturn_us = 900\n')
+    return path
+
+
+def test_defaults() -> None:
+    assert load_server_config() == ServerConfig()
+
+
+def test_file_then_environment_then_flags(file: Path) -> None:
+    env = {
+        "TRIOSERVE_PORT": "2",
+        "TRIOSERVE_LIMITS__MAX_BINDS": "8",
+        "TRIOSERVE_GRACE_S": "1.5",
+        "HOME": "/root",
+    }
+    config = load_server_config(file, env=env, flags={"port": 3, "unix_path": None})
+    assert (config.host, config.port, config.unix_path) == ("0.0.0.0", 3, "")
+    assert (config.limits.max_binds, config.limits.turn_us, config.limits.max_ndim) == (8, 900, 8)
+    assert config.grace_s == 1.5
+
+
+def test_nested_table_appears_where_there_was_none() -> None:
+    assert load_server_config(flags={"workers.depth": 2}).workers.depth == 2
+
+
+def test_problems_say_which_source(file: Path) -> None:
+    file.write_text("[limits]\nmax_bind = 1\nmax_ndim = 0\n")
+    problems = problems_of(file=file, env={"TRIOSERVE_PORT": "99999"}, flags={"host": 3})
+    assert {(problem.file, problem.key) for problem in problems} == {
+        (str(file), "limits.max_bind"),
+        (str(file), "limits.max_ndim"),
+        ("environment", "port"),
+        ("command line", "host"),
+    }
+
+
+def test_variable_that_is_no_number() -> None:
+    [problem] = problems_of(env={"TRIOSERVE_PORT": "http", "TRIOSERVE_GRACE_S": "2"})
+    assert (problem.key, problem.expected, problem.given, problem.hint) == (
+        "TRIOSERVE_PORT",
+        "an integer",
+        '"http"',
+        "",
+    )
+    [problem] = problems_of(env={"TRIOSERVE_GRACE_S": "soon"})
+    assert problem.expected == "a number"
+
+
+def test_service_link_of_kubernetes_is_explained() -> None:
+    [problem] = problems_of(env={"TRIOSERVE_PORT": "tcp://10.0.0.7:7001"})
+    assert problem.hint == "set enableServiceLinks: false in the pod"
+
+
+def test_misspelt_variable_is_a_problem_and_a_foreign_one_is_not() -> None:
+    [problem] = problems_of(env={"TRIOSERVE_LIMIT__MAX_BINDS": "8"})
+    assert problem.hint == 'did you mean "TRIOSERVE_LIMITS__MAX_BINDS"?'
+    assert load_server_config(env={"TRIOSERVE_SERVICE_ACCOUNT": "x"}) == ServerConfig()
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    [problem] = problems_of(file=tmp_path / "none.toml")
+    assert problem.expected == "a file that exists"
+
+
+def test_every_key_can_be_set_by_a_variable() -> None:
+    defaults = {"str": "x", "int": "3", "float": "1.5"}
+    keys = dict(server_keys())
+    assert keys["limits.max_connections"] is int
+    env = {variable_of(key): defaults[kind.__name__] for key, kind in keys.items()}
+    env |= {"TRIOSERVE_ON_FIN": "cancel", "TRIOSERVE_LOG_LEVEL": "debug", "TRIOSERVE_LOG_FORMAT": "json"}
+    config = load_server_config(env=env)
+    assert config.limits.output_soft_s == 1.5
+    assert config.workers.depth == 3
+    assert config.on_fin == "cancel"

@@ -1,0 +1,41 @@
+"""Plain-text tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Lays rows out in columns.
+
+    Args:
+        header: Names of the columns.
+        rows: One value a column; numbers are aligned to the right.
+
+    Returns:
+        The table without a final line break.
+    """
+    cells = [[str(value) for value in row] for row in rows]
+    right = [
+        bool(rows) and all(isinstance(row[column], int | float) for row in rows)
+        for column in range(len(header))
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in (header, ["-" * width for width in widths], *cells)
+    ]
+    return "\n".join(lines)
+
+
+def nbytes_text(nbytes: int) -> str:
+    """A size for people: `512 B`, `87.0 MiB`."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -1,0 +1,206 @@
+"""A server: models, workers, connections, and the order in which they start and end.
+
+    workers                 supervisors of the worker processes        end last
+    └─ connections          the connection group                       ends when all is answered, or grace is over
+       └─ listeners         accept                                     cancelled first
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+import trio
+from trioserve_protocol import Limits
+
+from trioserve.backends import Model, instance_config, signature_of
+from trioserve.config import ModelConfig, ServerConfig
+from trioserve.engine import Engine, Intake, Lane, TextLane
+from trioserve.execution import WorkerModel, WorkerSpec
+from trioserve.request import MonotonicClock
+from trioserve.transport import ConnectionGroup, Listener, listen_tcp, listen_unix
+
+from ._collapse import collapsed
+from ._memory import ServerMemory
+from ._stages import StageKeeper
+
+log = structlog.get_logger(__name__)
+
+FLUSH_GRACE_S: Final = 0.5
+"""Time for the last replies to leave when the time for draining is over, seconds."""
+
+
+class Server:
+    """Serves models over TCP and a Unix socket.
+
+    Args:
+        models: configurations, or instances of `trioserve.Model` subclasses.
+        config: addresses and limits.
+
+    Raises:
+        ValueError: there is no model, or two of one name and version.
+    """
+
+    def __init__(self, models: Sequence[ModelConfig | Model], config: ServerConfig | None = None) -> None:
+        self.config: Final = config or ServerConfig()
+        self.models: Final = [
+            instance_config(model) if isinstance(model, Model) else model for model in models
+        ]
+        _check_names(self.models)
+        self.addresses: tuple[str, ...] = ()
+        """What clients connect to, as URLs; empty before the server has started."""
+        self._draining = trio.Event()
+
+    def drain(self) -> None:
+        """Tells the server to stop: it accepts no connection and no request any more, finishes what it has, and
+        `serve` returns. Idempotent."""
+        self._draining.set()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server has been told to stop."""
+        return self._draining.is_set()
+
+    async def serve(
+        self, *, task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serves until `drain` is called and everything accepted is answered, or `config.grace_s` is over.
+
+        Args:
+            task_status: started with `addresses` once every model is loaded and clients can connect.
+
+        Raises:
+            OSError: an address is taken.
+            WorkerStartError: a worker did not become ready.
+            LoadError: a model could not be loaded.
+
+        Cancellation: every connection is closed at once; the workers end within their grace.
+        """
+        with collapsed(), ServerMemory(self.models) as memory:
+            clock = MonotonicClock()
+            wire_limits = _wire_limits(self.config)
+            engine = Engine(self.config, wire_limits, clock)
+            lanes = [
+                engine.add_model(model, signature_of(model), slab)
+                for model, slab in zip(self.models, memory.slabs, strict=True)
+            ]
+            group = ConnectionGroup(
+                engine, Intake(engine), self.config, wire_limits, clock, secrets.randbits(64)
+            )
+            listeners = _listen(self.config)
+            async with trio.open_nursery() as workers:
+                await self._start_workers(workers, engine, lanes, group, memory)
+                await self._serve_connections(engine, group, listeners, task_status)
+                workers.cancel_scope.cancel()
+
+    async def _start_workers(
+        self,
+        workers: trio.Nursery,
+        engine: Engine,
+        lanes: list[Lane],
+        group: ConnectionGroup,
+        memory: ServerMemory,
+    ) -> None:
+        """Starts one executor for all models and, if there is text, one tokenizer; returns when they serve."""
+        known = [
+            WorkerModel(lane.config, slab.layout, arena)
+            for lane, slab, arena in zip(lanes, memory.slabs, memory.arenas, strict=True)
+        ]
+        texts = [lane for lane in lanes if isinstance(lane, TextLane)]
+        async with trio.open_nursery() as starting:
+            executor = StageKeeper(engine.add_executor(lanes), group)
+            starting.start_soon(executor.start, workers, self._spec("executor", known))
+            if texts:
+                tokenizer = StageKeeper(engine.add_tokenizer(texts), group)
+                with_text = [model for model in known if model.config.tokenizer]
+                starting.start_soon(tokenizer.start, workers, self._spec("tokenizer", with_text))
+
+    def _spec(self, kind: str, models: list[WorkerModel]) -> WorkerSpec:
+        workers = self.config.workers
+        return WorkerSpec(
+            kind="executor" if kind == "executor" else "tokenizer",
+            models=tuple(models),
+            depth=workers.depth,
+            start_timeout_s=workers.start_timeout_s,
+            grace_s=workers.stop_grace_s,
+            restart_backoff_s=workers.restart_backoff_s,
+        )
+
+    async def _serve_connections(
+        self,
+        engine: Engine,
+        group: ConnectionGroup,
+        listeners: list[Listener],
+        task_status: trio.TaskStatus[tuple[str, ...]],
+    ) -> None:
+        limit = self.config.limits.max_connections
+        async with trio.open_nursery() as connections:
+            await connections.start(group.run)
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    await accepting.start(
+                        listener.run, group.add, lambda: group.connections < limit
+                    )
+                self.addresses = tuple(listener.address for listener in listeners)
+                # What is alive now stays alive: no collection needs to look at it again. A full collection of it
+                # would stop the loop for tens of milliseconds.
+                gc.collect()
+                gc.freeze()
+                log.info("server_ready", addresses=self.addresses, pid=os.getpid())
+                task_status.started(self.addresses)
+                await self._draining.wait()
+                accepting.cancel_scope.cancel()
+            await self._finish(engine, group)
+            connections.cancel_scope.cancel()
+
+    async def _finish(self, engine: Engine, group: ConnectionGroup) -> None:
+        """Answers what was accepted; what is left when the grace is over is answered with an error."""
+        log.info("server_draining", unanswered=engine.unanswered, grace_s=self.config.grace_s)
+        engine.drain()
+        group.goaway("the server is stopping")
+        with trio.move_on_after(self.config.grace_s) as grace:
+            await group.wait_quiet()
+        if grace.cancelled_caught:
+            log.warning("drain_grace_over", unanswered=engine.unanswered)
+            engine.abort()
+            group.settle()
+            with trio.move_on_after(FLUSH_GRACE_S):
+                await group.wait_quiet()
+        log.info("server_stopped")
+
+
+def _check_names(models: Sequence[ModelConfig]) -> None:
+    if not models:
+        raise ValueError("models: expected at least one, got none")
+    seen: set[tuple[str, int]] = set()
+    for model in models:
+        key = model.name, model.version
+        if key in seen:
+            raise ValueError(f"models: {model.name} version {model.version} is there twice")
+        seen.add(key)
+
+
+def _wire_limits(config: ServerConfig) -> Limits:
+    limits = config.limits
+    return Limits(
+        max_frame_nbytes=limits.max_frame_nbytes,
+        max_meta_nbytes=limits.max_meta_nbytes,
+        max_ndim=limits.max_ndim,
+        max_tensors=limits.max_tensors,
+        max_bytes_elements=limits.max_bytes_elements,
+    )
+
+
+def _listen(config: ServerConfig) -> list[Listener]:
+    listeners: list[Listener] = []
+    if config.host:
+        listeners += listen_tcp(config.host, config.port, config.backlog)
+    if config.unix_path:
+        listeners.append(listen_unix(config.unix_path, config.backlog))
+    if not listeners:
+        raise ValueError("host, unix_path: expected at least one address to listen on, got none")
+    return listeners

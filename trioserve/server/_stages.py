@@ -1,0 +1,71 @@
+"""The bond between a worker process and the engine's stage for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from trioserve.backends import LoadError
+from trioserve.batching import ServiceModel, WorkConserving
+from trioserve.engine import Executor
+from trioserve.execution import supervise_worker
+
+if TYPE_CHECKING:
+    import trio
+
+    from trioserve.engine import Tokenizer
+    from trioserve.execution import ReadyInfo, StageLink, WorkerLoss, WorkerSpec
+    from trioserve.transport import ConnectionGroup
+
+log = structlog.get_logger(__name__)
+
+
+class StageKeeper:
+    """Attaches each start of a worker to its stage, and detaches it when the worker is lost.
+
+    Args:
+        stage: the engine's side.
+        group: polls the worker's link.
+    """
+
+    def __init__(self, stage: Executor | Tokenizer, group: ConnectionGroup) -> None:
+        self._stage: Final = stage
+        self._group: Final = group
+        stage.on_detach = group.unwatch_stage
+
+    async def start(self, nursery: trio.Nursery, spec: WorkerSpec) -> None:
+        """Starts the worker and returns when it serves.
+
+        Args:
+            nursery: supervises it for the rest of its life.
+            spec: what it is.
+
+        Raises:
+            WorkerStartError: it did not become ready.
+            LoadError: a model of it could not be loaded; all of them are named.
+        """
+
+        async def supervise(*, task_status: trio.TaskStatus[ReadyInfo]) -> None:
+            await supervise_worker(
+                spec, on_ready=self._on_ready, on_lost=self._on_lost, task_status=task_status
+            )
+
+        info: ReadyInfo = await nursery.start(supervise)
+        faults = [f"{model.name}: {model.error}" for model in info.models if model.error]
+        if faults:
+            raise LoadError("; ".join(faults))
+
+    def _on_ready(self, link: StageLink, info: ReadyInfo) -> None:
+        stage = self._stage
+        if isinstance(stage, Executor):
+            for lane, model in zip(stage.lanes, info.models, strict=True):
+                lane.service = ServiceModel(model.warmup_ns)
+                lane.policy = WorkConserving(int(lane.config.batching.window_ms * 1e6), info.hop_ns)
+        stage.attach(link)
+        self._group.watch_stage(link.fileno(), stage.collect)
+        self._group.settle()
+
+    def _on_lost(self, loss: WorkerLoss) -> None:
+        self._stage.reaped(restarting=loss.restarting)
+        self._group.settle()

@@ -1,0 +1,168 @@
+"""Control frames: everything that is not a request for a model. Answered in the turn that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from trioserve_protocol import (
+    Admin,
+    Bind,
+    Cancel,
+    ErrorCode,
+    Feature,
+    Features,
+    FrameType,
+    Hello,
+    PeerLimits,
+    Ping,
+    ServerId,
+    Tag,
+    Unbind,
+    admin_frame,
+    bound_frame,
+    done_frame,
+    error_frame,
+    frame,
+    frame_bytes,
+    pong_frame,
+    tlv,
+)
+
+from trioserve.errors import TrioserveError
+
+if TYPE_CHECKING:
+    from trioserve.engine import Engine
+
+    from ._peer import Peer
+
+KIB: Final = 1024
+SERVED_FEATURES: Final = Feature(0)
+"""Optional parts of the protocol that this server has: none yet, and it says so in WELCOME."""
+
+
+class Control:
+    """Serves control frames.
+
+    Args:
+        engine: what they ask about.
+        server_id: random number of this server process.
+    """
+
+    def __init__(self, engine: Engine, server_id: int) -> None:
+        self._engine: Final = engine
+        self._server: Final = ServerId(server_id, 1, "trioserve")
+        self._handlers: Final[dict[type, Callable[[Peer, Any], None]]] = {
+            Hello: self._hello,
+            Bind: self._bind,
+            Unbind: self._unbind,
+            Cancel: self._cancel,
+            Ping: self._ping,
+            Admin: self._admin,
+        }
+        self._admin_handlers: Final[dict[str, Callable[[], Any]]] = {
+            "health": self._health,
+            "models": self._models,
+            "statistics": engine.statistics,
+        }
+
+    def handle(self, peer: Peer, event: Any) -> bool:
+        """Serves one event; False if it is not a control frame that a server takes."""
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            return False
+        handler(peer, event)
+        return True
+
+    def _hello(self, peer: Peer, event: Hello) -> None:
+        missing = event.features.must & ~int(SERVED_FEATURES)
+        if missing:
+            message = f"features: expected a subset of {int(SERVED_FEATURES):#x}, got {event.features.must:#x}"
+            peer.write_soon(error_frame(event.rid, ErrorCode.UNSUPPORTED_FEATURE, message))
+            return
+        agreed = (event.features.must | event.features.may) & int(SERVED_FEATURES)
+        if event.tenant is not None:
+            peer.session.tenants[0] = event.tenant
+        limits = self._engine.config.limits
+        welcome = PeerLimits(
+            max_frame_nbytes=limits.max_frame_nbytes,
+            max_meta_nbytes=limits.max_meta_nbytes,
+            window_requests=limits.credit_requests,
+            window_kib=limits.credit_nbytes // KIB,
+            max_tensors=limits.max_tensors,
+            max_binds=limits.max_binds,
+            max_bytes_elements=limits.max_bytes_elements,
+            control_per_s=limits.control_frames_per_s,
+        )
+        meta = (
+            tlv(Tag.FEATURES, Features(agreed, int(SERVED_FEATURES)).encode())
+            + tlv(Tag.LIMITS, welcome.encode())
+            + tlv(Tag.SERVER, self._server.encode())
+        )
+        peer.write_soon(frame_bytes(frame(FrameType.WELCOME, rid=event.rid, meta=meta)))
+
+    def _bind(self, peer: Peer, event: Bind) -> None:
+        session = peer.session
+        session.unbind(event.handle)
+        limit = self._engine.config.limits.max_binds
+        if len(session.lanes) >= limit:
+            message = f"binds: expected at most {limit}"
+            peer.write_soon(error_frame(event.rid, ErrorCode.QUOTA_EXCEEDED, message))
+            return
+        try:
+            lane = self._engine.find(event.model, event.version)
+        except TrioserveError as error:
+            peer.write_soon(error_frame(event.rid, error.code, error.message))
+            return
+        session.bind(event.handle, lane, event.tenant)
+        peer.write_soon(bound_frame(event.rid, event.handle, lane.signature))
+
+    def _unbind(self, peer: Peer, event: Unbind) -> None:
+        if peer.session.unbind(event.handle):
+            peer.write_soon(done_frame(FrameType.UNBIND, event.rid))
+        else:
+            message = f"handle {event.handle} is not bound"
+            peer.write_soon(error_frame(event.rid, ErrorCode.HANDLE_NOT_BOUND, message))
+
+    def _cancel(self, peer: Peer, event: Cancel) -> None:
+        self._engine.cancel(peer.session, event.rid, event.count)
+
+    def _ping(self, peer: Peer, event: Ping) -> None:
+        peer.write_soon(pong_frame(event.rid, event.payload))
+
+    # ---------------------------------------------------------------- ADMIN
+
+    def _admin(self, peer: Peer, event: Admin) -> None:
+        try:
+            request = msgspec.json.decode(event.payload)
+            name = request["op"]
+            answer = self._admin_handlers[name]
+        except (msgspec.DecodeError, TypeError, KeyError):
+            known = ", ".join(self._admin_handlers)
+            message = f'ADMIN: expected {{"op": NAME}} with NAME one of {known}'
+            peer.write_soon(error_frame(event.rid, ErrorCode.INVALID_ARGUMENT, message))
+            return
+        peer.write_soon(admin_frame(event.rid, msgspec.json.encode(answer())))
+
+    def _health(self) -> dict[str, Any]:
+        engine = self._engine
+        ready = not engine.draining and all(not lane.closed_code for lane in engine.lanes)
+        return {"live": True, "ready": ready, "draining": engine.draining}
+
+    def _models(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": lane.config.name,
+                "version": lane.config.version,
+                "ready": not lane.closed_code,
+                "max_rows": lane.max_rows,
+                "inputs": [_described(spec) for spec in lane.signature.inputs],
+                "outputs": [_described(spec) for spec in lane.signature.outputs],
+            }
+            for lane in self._engine.lanes
+        ]
+
+
+def _described(spec: Any) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype.name, "dims": list(spec.dims)}

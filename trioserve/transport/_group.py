@@ -1,0 +1,393 @@
+"""A connection group: one Trio task that serves many connections in turns.
+
+A task wake-up costs about 25 us, more than a small request in all. So the group is the task, and a connection is
+an object in it: the task sleeps until the group's epoll set is readable, then handles every connection that is
+ready in one turn, in this order: timers, completions, reads, decisions, flush.
+
+A turn is bounded in frames, bytes and time, all connections together, and each connection within it; what is left
+stays readable, or on the list of connections whose bytes are in user space already, and is served in the next turn.
+Closing is deferred to the end of the turn: a descriptor number may come back within one list of events.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+import trio
+from trioserve_protocol import (
+    Connection,
+    ErrorCode,
+    FatalError,
+    FrameError,
+    Infer,
+    InferBegin,
+    InferMany,
+    InferRun,
+    Role,
+    error_frame,
+    goaway_frame,
+)
+
+from ._body import BodyReader
+from ._control import Control
+from ._peer import Peer
+from ._timerfd import TimerFd
+from ._watch import Watch
+
+if TYPE_CHECKING:
+    import socket
+
+    from trioserve_protocol import Limits
+
+    from trioserve.config import ServerConfig
+    from trioserve.engine import Engine, Intake
+    from trioserve.request import Clock
+
+log = structlog.get_logger(__name__)
+
+MAX_EVENTS: Final = 256
+_IN: Final = select.EPOLLIN
+_OUT: Final = select.EPOLLOUT
+_GONE: Final = select.EPOLLERR | select.EPOLLHUP
+
+
+class ConnectionGroup:
+    """Connections that one task serves, with the descriptors that must be served in the same breath.
+
+    Args:
+        engine: models and sessions.
+        intake: takes requests.
+        config: limits of connections and turns.
+        wire_limits: what the protocol machines accept.
+        clock: read once a turn.
+        server_id: random number of this server process.
+
+    Ownership: the group closes what `add` gave it, and everything when `run` ends.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        intake: Intake,
+        config: ServerConfig,
+        wire_limits: Limits,
+        clock: Clock,
+        server_id: int,
+    ) -> None:
+        limits = config.limits
+        self._engine: Final = engine
+        self._intake: Final = intake
+        self._limits: Final = limits
+        self._wire_limits: Final = wire_limits
+        self._serve_after_fin: Final = config.on_fin == "serve"
+        self._clock: Final = clock
+        self._control: Final = Control(engine, server_id)
+        self._epoll: Final = select.epoll()
+        self._timer: Final = TimerFd()
+        self._peers: Final[dict[int, Peer]] = {}
+        self._stages: Final[dict[int, Callable[[int], None]]] = {}
+        self._ready: dict[int, Peer] = {}
+        """Connections with unparsed bytes in user space, in order; epoll will not report them again."""
+        self._dirty: list[Peer] = []
+        self._doomed: list[Peer] = []
+        self._buffer: Final = memoryview(
+            bytearray(
+                limits.connection_turn_nbytes + wire_limits.max_meta_nbytes + wire_limits.max_control_nbytes + 131_072
+            )
+        )
+        self._first_read: Final = self._buffer[: limits.connection_turn_nbytes]
+        self._watch: Final = Watch(self, limits)
+        self._bodies: Final = BodyReader(intake, self._watch, limits.turn_nbytes)
+        self._finishing: dict[int, Peer] = {}
+        """Half-closed connections that are still owed something."""
+        self._turn_ns: Final = limits.turn_us * 1000
+        self._quiet: trio.Event | None = None
+        self._frames_left = 0
+        self._nbytes_left = 0
+        self._epoll.register(self._timer.fileno(), _IN)
+
+    # ---------------------------------------------------------------- from outside
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._peers)
+
+    def add(self, sock: socket.socket) -> None:
+        """Serves a connected, non-blocking socket from the next turn on."""
+        machine = Connection(Role.SERVER, self._wire_limits)
+        peer = Peer(self, sock, machine)
+        peer.session = self._engine.open_session(peer)
+        self._peers[peer.fd] = peer
+        peer.mask = _IN
+        self._epoll.register(peer.fd, _IN)
+
+    def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
+        """Calls `collect(now_ns)` in every turn in which a worker's link is readable."""
+        self._stages[fd] = collect
+        self._epoll.register(fd, _IN)
+
+    def unwatch_stage(self, fd: int) -> None:
+        """Forgets a link, before its descriptor is closed."""
+        if self._stages.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def goaway(self, message: str) -> None:
+        """Tells every client how many of its requests were taken; later ones are never executed."""
+        for peer in self._peers.values():
+            peer.write_soon(goaway_frame(peer.session.taken, message))
+        self.settle()
+
+    def settle(self) -> None:
+        """Decides and flushes after something that did not come from the group's own descriptors."""
+        self._finish_turn(self._clock.now_ns())
+
+    async def wait_quiet(self) -> None:
+        """Returns when every request is answered and every reply has left."""
+        self._quiet = trio.Event()
+        self.settle()
+        await self._quiet.wait()
+
+    @property
+    def unsent_nbytes(self) -> int:
+        """Reply bytes that wait for slow readers."""
+        return self._watch.backlog_nbytes
+
+    # ---------------------------------------------------------------- the task
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled.
+
+        Cancellation: every connection is closed and its requests are cancelled.
+        """
+        epoll_fd = self._epoll.fileno()
+        poll, now_ns = self._epoll.poll, self._clock.now_ns
+        task_status.started()
+        yielded_ns = now_ns()
+        try:
+            while True:
+                events = poll(0, MAX_EVENTS)
+                if not events and not self._ready:
+                    await trio.lowlevel.wait_readable(epoll_fd)
+                    yielded_ns = now_ns()
+                    continue
+                turn_ns = now_ns()
+                if turn_ns - yielded_ns > self._turn_ns:
+                    await trio.lowlevel.checkpoint()
+                    yielded_ns = turn_ns = now_ns()
+                self._turn(events, turn_ns)
+        finally:
+            self._close_all()
+
+    def _turn(self, events: list[tuple[int, int]], now_ns: int) -> None:
+        self._frames_left = self._limits.turn_frames
+        self._nbytes_left = self._limits.turn_nbytes
+        self._engine.expire(now_ns)
+        stages = self._stages
+        for fd, _ in events:
+            if fd in stages:
+                stages[fd](now_ns)
+        if self._ready:
+            ready, self._ready = self._ready, {}
+            for peer in ready.values():
+                self._serve(peer, self._parse_kept, now_ns)
+        peers, clock_ns = self._peers, self._clock.now_ns
+        end_ns = now_ns + self._turn_ns
+        read = self._read
+        for index, (fd, mask) in enumerate(events):
+            peer = peers.get(fd)
+            if peer is None:
+                if fd == self._timer.fileno():
+                    self._timer.acknowledge()
+                    self._watch.sweep(now_ns)
+                continue
+            if mask != _IN:
+                self._other_events(peer, mask)
+                if not mask & _IN:
+                    continue
+            self._serve(peer, read, now_ns)
+            if self._frames_left <= 0 or self._nbytes_left <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
+                break
+        self._finish_turn(now_ns)
+
+    def _serve(self, peer: Peer, step: Callable[[Peer, int], None], now_ns: int) -> None:
+        """One connection's share of the turn. What goes wrong in it closes this connection and no other."""
+        if peer.doomed or peer.finished:
+            return
+        try:
+            step(peer, now_ns)
+        except OSError as error:
+            self.doom(peer, f"receive: {error.strerror}")
+        except Exception:
+            log.exception("connection_failed", peer=peer.fd)
+            peer.write_soon(error_frame(0, ErrorCode.INTERNAL))
+            self.doom(peer, "a bug of the server")
+
+    def _finish_turn(self, now_ns: int) -> None:
+        """Decides, flushes, closes, and sets the timer to whatever is due next."""
+        engine = self._engine
+        engine.decide(now_ns)
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for peer in dirty:
+                peer.flush_soon()
+                if peer.lingers_until_ns and not peer.backlog_nbytes:
+                    peer.shut_down()
+        for peer in list(self._finishing.values()):
+            self.close_if_done(peer)
+        while self._doomed:
+            self._close(self._doomed.pop())
+        if self._quiet is not None and not engine.unanswered and not self._watch.backlog_nbytes:
+            self._quiet.set()
+        self._timer.arm(min(engine.next_event_ns(), self._watch.next_sweep_ns(now_ns)))
+
+    # ---------------------------------------------------------------- reading
+
+    def _read(self, peer: Peer, now_ns: int) -> None:
+        if peer.arrival is not None:
+            self._read_body(peer, now_ns)
+            return
+        if peer.lingers_until_ns:
+            if not peer.recv_into(self._first_read):
+                self.doom(peer, "refused")
+            return
+        tail = peer.tail
+        kept = len(tail)
+        if kept or peer.was_large:
+            self._buffer[:kept] = tail
+            limit = min(peer.machine.wanted(kept), self._limits.connection_turn_nbytes)
+            received = peer.recv_into(self._buffer[kept : kept + limit])
+        else:
+            received = peer.recv_into(self._first_read)
+        if not received:
+            self._end_of_stream(peer)
+            return
+        self._nbytes_left -= received
+        self._parse(peer, self._buffer[: kept + received], now_ns)
+
+    def _parse_kept(self, peer: Peer, now_ns: int) -> None:
+        """Goes on with bytes that were received in an earlier turn."""
+        kept = len(peer.tail)
+        self._buffer[:kept] = peer.tail
+        self._parse(peer, self._buffer[:kept], now_ns)
+
+    def _parse(self, peer: Peer, data: memoryview, now_ns: int) -> None:
+        events, consumed = peer.machine.receive(data, max_frames=self._limits.connection_turn_frames)
+        session, intake = peer.session, self._intake
+        frames = 0
+        for event in events:
+            kind = type(event)
+            if kind is Infer:
+                intake.admit(session, event, now_ns)
+                frames += 1
+            elif kind is InferRun:
+                intake.admit_run(session, event, now_ns)
+                frames += event.count
+            elif kind is InferBegin:
+                consumed += self._bodies.begin(peer, event, data[consumed:], now_ns)
+                frames += 1
+            else:
+                self._rare_event(peer, event, now_ns)
+                frames += 1
+        self._frames_left -= frames
+        left = data[consumed:]
+        if not len(left):
+            if peer.tail:
+                peer.tail = b""
+                self._watch.frame_complete(peer)
+            return
+        peer.tail = bytes(left)
+        if peer.machine.more or (consumed and not peer.arrival and peer.machine.body_remaining):
+            self._ready[peer.fd] = peer
+        elif consumed or not peer.stalled_since_ns:
+            self._watch.frame_begun(peer, now_ns)
+
+    def _read_body(self, peer: Peer, now_ns: int) -> None:
+        self._nbytes_left -= self._bodies.read(peer, now_ns)
+        if peer.finished:
+            self._end_of_stream(peer)
+
+    def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:
+        if type(event) is InferMany:
+            self._intake.admit_many(peer.session, event, now_ns)
+        elif type(event) is FrameError:
+            peer.session.taken += event.count
+            peer.write_soon(error_frame(event.rid, event.code, event.message, count=event.count))
+        elif type(event) is FatalError:
+            peer.write_soon(event.reply)
+            self._engine.cancel(peer.session)
+            self._watch.linger(peer, now_ns)
+        elif self._control.handle(peer, event):
+            self._watch.spend_control(peer, now_ns)
+        else:
+            raise AssertionError(f"no handler for {type(event).__name__}: this is a bug")
+
+    def _end_of_stream(self, peer: Peer) -> None:
+        """The client has sent all it will send; what it is owed is still sent."""
+        peer.finished = True
+        peer.tail = b""
+        self._watch.frame_complete(peer)
+        if peer.arrival is not None:
+            self._bodies.drop(peer)
+        if not self._serve_after_fin:
+            self._engine.cancel(peer.session)
+        self.update_mask(peer)
+        self._finishing[peer.fd] = peer
+
+    # ---------------------------------------------------------------- the peers' owner
+
+    def doom(self, peer: Peer, reason: str) -> None:
+        """See `Owner.doom`."""
+        if not peer.doomed:
+            peer.doomed = reason
+            self._doomed.append(peer)
+
+    def want_flush(self, peer: Peer) -> None:
+        """See `Owner.want_flush`."""
+        self._dirty.append(peer)
+
+    def backlog_changed(self, peer: Peer, nbytes: int) -> None:
+        """See `Owner.backlog_changed`."""
+        self._watch.backlog_changed(peer, nbytes, self._clock.now_ns(), self._peers.values())
+        self.update_mask(peer)
+
+    def update_mask(self, peer: Peer) -> None:
+        """Asks epoll for what this connection can use now: no reads from a client that does not read."""
+        deaf = peer.finished and not peer.lingers_until_ns
+        mask = 0 if deaf or peer.control_tokens < 0 or peer.backlog_since_ns else _IN
+        if peer.backlog_nbytes:
+            mask |= _OUT
+        if mask != peer.mask and peer.fd in self._peers:
+            peer.mask = mask
+            self._epoll.modify(peer.fd, mask)
+
+    def _other_events(self, peer: Peer, mask: int) -> None:
+        if mask & _GONE:
+            # HUP and ERR cannot be masked: both directions are gone, nobody will read a reply.
+            self.doom(peer, "disconnected")
+        elif mask & _OUT:
+            peer.flush_backlog()
+
+    def close_if_done(self, peer: Peer) -> None:
+        """Closes a half-closed connection that has got everything it is owed."""
+        if not peer.session.inflight and not peer.backlog_nbytes:
+            self.doom(peer, "done")
+
+    def _close(self, peer: Peer) -> None:
+        peer.flush_soon()
+        self._epoll.unregister(peer.fd)
+        del self._peers[peer.fd]
+        self._ready.pop(peer.fd, None)
+        self._finishing.pop(peer.fd, None)
+        self._watch.forget(peer)
+        self._engine.close_session(peer.session)
+        peer.sock.close()
+
+    def _close_all(self) -> None:
+        for peer in list(self._peers.values()):
+            self._close(peer)
+        self._epoll.close()
+        self._timer.close()
