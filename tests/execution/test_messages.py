@@ -19,7 +19,9 @@ from trioserve.execution._messages import (
 
 
 def start(model: WorkerModel) -> Start:
-    return Start(3, "executor", ["/a"], [ModelStart(model.config, model.layout, model.arena.fd, model.arena.nbytes)])
+    return Start(
+        3, "executor", ["/a"], [ModelStart(model.config, model.layout, model.arena.fd, model.arena.nbytes)]
+    )
 
 
 def test_messages_to_a_worker(affine: WorkerModel) -> None:

@@ -2,10 +2,11 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -74,28 +75,27 @@ class Watch:
 
 
 @asynccontextmanager
-async def supervised(*models: WorkerModel, **options: Any) -> AsyncIterator[Watch]:
+async def supervised(*models: WorkerModel, **given: Any) -> AsyncIterator[Watch]:
     """A worker for the models; on leaving, it is stopped and no process and no descriptor is left."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     watch = Watch()
-    options = {"kind": "executor", "restart_backoff_s": 0.01, "grace_s": 2.0} | options
+    options: dict[str, Any] = {"kind": "executor", "restart_backoff_s": 0.01, "grace_s": 2.0} | given
     spec = WorkerSpec(models=models, **options)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-
-            async def start(task_status: trio.TaskStatus[ReadyInfo]) -> None:
-                await supervise_worker(
-                    spec, on_ready=watch.on_ready, on_lost=watch.on_lost, task_status=task_status
-                )
-
-            await nursery.start(start)
+            worker = partial(supervise_worker, spec, on_ready=watch.on_ready, on_lost=watch.on_lost)
+            await nursery.start(worker)
             yield watch
             nursery.cancel_scope.cancel()
     watch.close()
     for info in watch.ready:
         with pytest.raises(ProcessLookupError):
             os.kill(info.pid, 0)
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert open_descriptors() <= before
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_a_batch_crosses_and_comes_back(affine: WorkerModel) -> None:
@@ -213,26 +213,15 @@ async def start_failing(model: WorkerModel, **options: Any) -> str:
     watch = Watch()
     with trio.fail_after(20), pytest.raises(WorkerStartError) as failed:
         await supervise_worker(spec, on_ready=watch.on_ready, on_lost=watch.on_lost)
-    assert watch.ready == watch.lost == []
+    assert (watch.ready, watch.lost) == ([], [])
     return str(failed.value)
 
 
-async def test_a_worker_that_ends_while_it_starts_is_an_error(make_model: MakeModel) -> None:
-    model = make_model("Fragile")
-    exits = msgspec.structs.replace(model.config, class_name="Exits", file="exits.py")
-    assert "ended while it started" in await start_failing(
-        WorkerModel(exits_at_import(exits), model.layout, model.arena)
-    )
-
-
-def exits_at_import(config: Any) -> Any:
-    """A model whose file ends the process; the file stands beside this test's cache of bytecode, not in the tree."""
-    import tempfile
-    from pathlib import Path
-
-    folder = Path(tempfile.mkdtemp())
-    (folder / "exits.py").write_text("import os; os._exit(9)")
-    return msgspec.structs.replace(config, directory=str(folder))
+async def test_a_worker_that_ends_while_it_starts_is_an_error(affine: WorkerModel, tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text("import os; os._exit(9)")
+    config = msgspec.structs.replace(affine.config, file="exits.py", directory=str(tmp_path))
+    reason = await start_failing(WorkerModel(config, affine.layout, affine.arena))
+    assert reason == "the worker ended while it started: ended with status 9"
 
 
 async def test_a_worker_that_is_too_slow_is_an_error(affine: WorkerModel) -> None:
@@ -278,24 +267,23 @@ trio.run(main)
 
 
 async def test_no_orphan_outlives_the_server(affine: WorkerModel) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ORPHAN_MAKER, affine.config.to_json().decode()],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    with trio.fail_after(20):
+        done = await trio.run_process(
+            [sys.executable, "-c", ORPHAN_MAKER, affine.config.to_json().decode()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_stdout=True,
+            check=False,
+        )
     assert done.returncode == -signal.SIGKILL
-    pid = int(done.stdout.splitlines()[-1])
     with trio.fail_after(1):
-        while os.path.exists(f"/proc/{pid}/exe") and is_running(pid):
-            await trio.sleep(0.01)
+        await ended(int(done.stdout.splitlines()[-1]))
 
 
-def is_running(pid: int) -> bool:
+async def ended(pid: int) -> None:
+    """Until a process that is not a child of ours has ended; whoever adopted it may reap it late, or never."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    await trio.lowlevel.wait_readable(fd)
+    os.close(fd)

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from trioserve_protocol import DType, ErrorCode, Signature, TensorSpec
 
 from trioserve.backends import LoadError
 from trioserve.config import ModelConfig, TensorConfig, TokenizerConfig
 from trioserve.execution import StageBatch, StageResult
 from trioserve.execution._tokenizer import TokenizerRunner, load_tokenizer
 from trioserve.memory import Arena, Slab, plan_slab
+from trioserve_protocol import DType, ErrorCode, Signature, TensorSpec
 
-WORDS = "[CLS] [SEP] [UNK] the cat sat on mat".split()
+WORDS = ["[CLS]", "[SEP]", "[UNK]", "the", "cat", "sat", "on", "mat"]
 CLS, SEP, UNK, THE, CAT, SAT, ON, MAT = range(8)
 
 
 def make_file(path: Path, *, special: bool = True) -> Path:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if special:
-        tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
         )
     tokenizer.enable_padding(length=64)
@@ -33,19 +33,22 @@ def make_file(path: Path, *, special: bool = True) -> Path:
 
 
 def config(folder: Path, **fields: Any) -> ModelConfig:
+    options: dict[str, Any] = {"file": "tokenizer.json", "max_tokens": 8} | fields
     return ModelConfig(
         name="t",
         backend="onnx",
         file="t.onnx",
         directory=str(folder),
         inputs={"text": TensorConfig("bytes", [-1])},
-        tokenizer=TokenizerConfig(**{"file": "tokenizer.json", "max_tokens": 8} | fields),
+        tokenizer=TokenizerConfig(**options),
     )
 
 
 class Rig:
     def __init__(self, folder: Path) -> None:
-        signature = Signature((TensorSpec("text", DType.BYTES, (-1,)),), (TensorSpec("e", DType.F32, (-1, 2)),))
+        signature = Signature(
+            (TensorSpec("text", DType.BYTES, (-1,)),), (TensorSpec("e", DType.F32, (-1, 2)),)
+        )
         layout = plan_slab(signature, 20, max_tokens=8, text_nbytes=1000)
         self.arena = Arena.create(layout.total_nbytes, "test")
         self.slab = Slab(self.arena, layout)

@@ -26,9 +26,11 @@ def text_config(**fields: object) -> ModelConfig:
 
 
 def test_texts_come_alone_and_in_full_batches() -> None:
-    assert text_sizes(text_config(max_tokens=128), 256) == [(1, 16), (1, 64), (2, 64), (8, 16), (1, 256)]
-    assert text_sizes(text_config(max_tokens=128), 50) == [(1, 16), (1, 50), (2, 50), (8, 16)]
-    assert text_sizes(text_config(buckets=[]), 100) == [(1, 100), (8, 100)]
+    assert text_sizes(text_config(max_tokens=64), 256) == [
+        *[(1, 8), (1, 16), (1, 32), (1, 64), (2, 32), (4, 16), (8, 8), (1, 128), (1, 256)]
+    ]
+    assert text_sizes(text_config(max_tokens=64), 20) == [(1, 8), (1, 16), (1, 20), (3, 20), (4, 16), (8, 8)]
+    assert text_sizes(text_config(buckets=[]), 5) == [(1, 5), (8, 5)]
 
 
 def prepared(
