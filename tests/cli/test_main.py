@@ -21,7 +21,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         add_parser=lambda subparsers: subparsers.add_parser("check").add_argument("path"),
         run=lambda args: behaviour["run"](args),  # noqa: PLW0108  looked up when it is called
     )
-    monkeypatch.setitem(sys.modules, "trioserve.cli.check", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "trioserve.cli.check", module)
     return behaviour
 
 

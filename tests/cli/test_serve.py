@@ -28,7 +28,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ServerConfig, list[Mod
         calls.append((config, models))
         return 0
 
-    monkeypatch.setitem(sys.modules, "trioserve.server", SimpleNamespace(serve_forever=serve_forever))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "trioserve.server", SimpleNamespace(serve_forever=serve_forever))
     return calls
 
 
@@ -46,10 +46,10 @@ def test_options_reach_the_server(
 
 def test_file_and_environment(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "server.toml"
-    file.write_text('models = "repository"\nport = 1\nhost = ""\n')
+    file.write_text('models = "repository"\nport = 1\nhost = "::1"\n')
     monkeypatch.setenv("TRIOSERVE_PORT", "2")
     config, models = serve.configure(parsed("--config", str(file)))
-    assert (config.port, config.host, config.models) == (2, "", str(repository))
+    assert (config.port, config.host, config.models) == (2, "::1", str(repository))
     assert len(models) == 1
 
 

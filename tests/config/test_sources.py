@@ -93,3 +93,23 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     assert config.limits.output_soft_s == 1.5
     assert config.workers.depth == 3
     assert config.on_fin == "cancel"
+
+
+@pytest.mark.parametrize(
+    "flags, key, words",
+    [
+        ({"host": ""}, "host", "unix_path is empty"),
+        ({"unix_path": "/" + "x" * 107}, "unix_path", "107 bytes"),
+        ({"limits.output_soft_nbytes": 1 << 25}, "limits.output_soft_nbytes", "16,777,216"),
+        ({"limits.output_total_nbytes": 1 << 23}, "limits.output_hard_nbytes", "8,388,608"),
+        ({"limits.max_frame_nbytes": 4096}, "limits.max_meta_nbytes", "4,096"),
+    ],
+)
+def test_keys_that_do_not_go_together(flags: dict[str, object], key: str, words: str) -> None:
+    [problem] = problems_of(flags=flags)
+    assert problem.key == key
+    assert words in problem.expected
+
+
+def test_no_tcp_is_fine_with_a_unix_socket() -> None:
+    assert load_server_config(flags={"host": "", "unix_path": "/run/trioserve.sock"}).host == ""

@@ -3,86 +3,46 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pytest
-import tokenizers
 
 from trioserve.config import load_repository
+from trioserve_tools.minilm import Direct, build_repository, packed_feed, padded_feed
 from trioserve_tools.minilm import __main__ as program
-from trioserve_tools.minilm import build_repository
 from trioserve_tools.minilm._weights import TOKENIZER_SHA256, WEIGHTS_SHA256, load_files, tensors
 from trioserve_tools.wheels import WheelError
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 pytestmark = pytest.mark.slow
-
-Embed = Callable[[Sequence[Sequence[int]]], npt.NDArray[np.float32]]
 
 QUICK_START = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
 QUICK_START_IDS = [101, 1996, 4633, 2003, 8403, 2651, 1012, 102]
 
 
-def session(path: Path) -> object:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+@pytest.fixture(scope="module")
+def padded(minilm_padded_repository: Path) -> Direct:
+    return Direct(minilm_padded_repository / "minilm_padded")
 
 
 @pytest.fixture(scope="module")
-def padded(minilm_padded_repository: Path) -> Embed:
-    run = session(minilm_padded_repository / "minilm_padded" / "model.onnx").run
-
-    def embed(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
-        mask = np.zeros_like(ids)
-        for index, row in enumerate(rows):
-            ids[index, : len(row)] = row
-            mask[index, : len(row)] = 1
-        (result,) = run(["embedding"], {"input_ids": ids, "attention_mask": mask})
-        return result
-
-    return embed
-
-
-@pytest.fixture(scope="module")
-def packed(minilm_repository: Path) -> Embed:
-    run = session(minilm_repository / "minilm" / "model.onnx").run
-
-    def embed(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        feed = {
-            "input_ids": np.concatenate([np.array(row, np.int64) for row in rows]),
-            "position_ids": np.concatenate([np.arange(len(row)) for row in rows]),
-            "segment_ids": np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
-        }
-        (result,) = run(["embedding"], feed)
-        return result
-
-    return embed
-
-
-@pytest.fixture(scope="module")
-def tokenizer(minilm_repository: Path) -> tokenizers.Tokenizer:
-    loaded = tokenizers.Tokenizer.from_file(str(minilm_repository / "minilm" / "tokenizer.json"))
-    loaded.no_padding()
-    loaded.enable_truncation(256)
-    return loaded
+def packed(minilm_repository: Path) -> Direct:
+    return Direct(minilm_repository / "minilm")
 
 
 @pytest.fixture(scope="module", params=["padded", "packed"])
-def embed(request: pytest.FixtureRequest) -> Embed:
-    return request.getfixturevalue(request.param)
+def direct(request: pytest.FixtureRequest) -> Direct:
+    chosen: Direct = request.getfixturevalue(request.param)
+    return chosen
 
 
-def test_published_ids_embedding_and_similarities(embed: Embed, tokenizer: tokenizers.Tokenizer) -> None:
-    rows = [encoding.ids for encoding in tokenizer.encode_batch(list(QUICK_START))]
+def test_published_ids_embedding_and_similarities(direct: Direct) -> None:
+    rows = direct.tokenize(QUICK_START)
     assert rows[0] == QUICK_START_IDS
-    embeddings = embed(rows)
+    embeddings = direct.run(rows)
     np.testing.assert_allclose(embeddings[0, :5], [0.0192, 0.12009, 0.1596, 0.06707, 0.05007], atol=5e-6)
     similarity = embeddings @ embeddings.T
     found = (similarity[0, 1], similarity[0, 2], similarity[1, 2])
@@ -90,31 +50,29 @@ def test_published_ids_embedding_and_similarities(embed: Embed, tokenizer: token
     np.testing.assert_allclose(np.diag(similarity), 1, atol=1e-6)
 
 
-def test_company_changes_a_row_by_rounding_only(embed: Embed) -> None:
+def test_company_changes_a_row_by_rounding_only(direct: Direct) -> None:
     rng = np.random.default_rng(7)
     rows = [rng.integers(1000, 30_000, size).tolist() for size in (1, 2, 5, 8, 13, 40)]
-    together = embed(rows)
+    together = direct.run(rows)
     for index, row in enumerate(rows):
-        np.testing.assert_allclose(together[index], embed([row])[0], atol=1e-6)
+        np.testing.assert_allclose(together[index], direct.run([row])[0], atol=1e-6)
 
 
-def test_both_layouts_agree(padded: Embed, packed: Embed) -> None:
+def test_both_layouts_agree(padded: Direct, packed: Direct) -> None:
     rng = np.random.default_rng(8)
     rows = [rng.integers(1000, 30_000, size).tolist() for size in (3, 9, 4, 17, 4, 4, 30)]
-    np.testing.assert_allclose(padded(rows), packed(rows), atol=1e-6)
+    np.testing.assert_allclose(padded.run(rows), packed.run(rows), atol=1e-6)
 
 
-def test_a_row_of_padding_alone_harms_nobody(minilm_padded_repository: Path, padded: Embed) -> None:
-    run = session(minilm_padded_repository / "minilm_padded" / "model.onnx").run
-    ids = np.array([QUICK_START_IDS, [0] * 8], np.int64)
-    (result,) = run(["embedding"], {"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)})
-    np.testing.assert_allclose(result[0], padded([QUICK_START_IDS])[0], atol=1e-6)
+def test_a_row_of_padding_alone_harms_nobody(padded: Direct) -> None:
+    result = padded.run([QUICK_START_IDS, []])
+    np.testing.assert_allclose(result[0], padded.run([QUICK_START_IDS])[0], atol=1e-6)
     assert not result[1].any()
 
 
-def test_empty_text_is_two_tokens(embed: Embed, tokenizer: tokenizers.Tokenizer) -> None:
-    assert tokenizer.encode("").ids == [101, 102]
-    assert np.linalg.norm(embed([[101, 102]])[0]) == pytest.approx(1, abs=1e-6)
+def test_empty_text_is_two_tokens(direct: Direct) -> None:
+    assert direct.tokenize([""]) == [[101, 102]]
+    assert np.linalg.norm(direct.run([[101, 102]])[0]) == pytest.approx(1, abs=1e-6)
 
 
 def test_graph_is_portable(minilm_repository: Path) -> None:
@@ -166,3 +124,29 @@ def test_program_prints_where_the_model_is(
 ) -> None:
     assert program.main(["--directory", str(minilm_repository), "--wheels", str(wheel_cache)]) == 0
     assert capsys.readouterr().out.strip() == str(minilm_repository / "minilm")
+
+
+def test_direct_batches_keep_to_rows_and_tokens(packed: Direct) -> None:
+    rows = [[1] * size for size in (30, 30, 5, 100, 1, *[1] * 40)]
+    batches = packed.batches(rows)
+    assert [[len(row) for row in batch] for batch in batches[:3]] == [[30, 30], [5], [100]]
+    assert [len(batch) for batch in batches[3:]] == [32, 9]
+    assert [row for batch in batches for row in batch] == rows
+
+
+def test_direct_embeds_texts_in_their_order(direct: Direct) -> None:
+    together = direct.embed(QUICK_START * 8)
+    assert together.shape == (24, 384)
+    np.testing.assert_allclose(together, np.tile(direct.embed(QUICK_START), (8, 1)), atol=1e-6)
+
+
+def test_feeds() -> None:
+    padded_inputs = padded_feed([[5, 6], [7]])
+    assert padded_inputs["input_ids"].tolist() == [[5, 6], [7, 0]]
+    assert padded_inputs["attention_mask"].tolist() == [[1, 1], [1, 0]]
+    packed_inputs = packed_feed([[5, 6], [7]])
+    assert {name: column.tolist() for name, column in packed_inputs.items()} == {
+        "input_ids": [5, 6, 7],
+        "position_ids": [0, 1, 0],
+        "segment_ids": [0, 0, 1],
+    }

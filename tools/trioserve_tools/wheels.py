@@ -99,9 +99,7 @@ def _download(wheel: Wheel, cache: Path, pattern: str) -> Path:
         ]
         command += ["--only-binary", ":all:", "--dest", folder, wheel.requirement]
         try:
-            done = subprocess.run(  # noqa: S603  a fixed command and a pinned requirement
-                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
             raise WheelError(
                 f"pip took more than {_TIMEOUT_S:.0f} s to download {wheel.requirement}"

@@ -20,7 +20,7 @@ from trioserve.backends._base import (
 from trioserve.backends._files import verify_sha256
 from trioserve.backends._instance import instance_config
 from trioserve.backends._model import Model, Tensor, model_name
-from trioserve.backends._onnx import OnnxBackend
+from trioserve.backends._onnx import ELEMENT_TYPES, OnnxBackend
 from trioserve.backends._python import PythonBackend, load_class
 from trioserve.backends._signature import class_signature, signature_of
 from trioserve.backends._user_code import end_import, importing_model
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trioserve.config import ModelConfig
 
 __all__ = [
+    "ELEMENT_TYPES",
     "PACKED_INPUTS",
     "PADDED_INPUTS",
     "Arrays",

@@ -18,7 +18,7 @@ BIND_NBYTES: Final = 131_072
 """Outputs of at least this many bytes are written straight into the slab. Binding costs 6 us a call more than
 letting the runtime allocate, which is what it takes to copy about this much (measured with ONNX Runtime 1.32)."""
 
-_ELEMENT_TYPES: Final = {
+ELEMENT_TYPES: Final = {
     "tensor(bool)": DType.BOOL,
     "tensor(uint8)": DType.U8,
     "tensor(uint16)": DType.U16,
@@ -32,6 +32,7 @@ _ELEMENT_TYPES: Final = {
     "tensor(float)": DType.F32,
     "tensor(double)": DType.F64,
 }
+"""Datatypes by the names ONNX Runtime has for them. A graph's strings and bfloat16 cannot be served."""
 
 
 class _Value(Protocol):
@@ -122,7 +123,7 @@ def _expected_inputs(ctx: LoadContext) -> list[tuple[str, DType, tuple[int, ...]
 
 
 def _check_value(model: str, side: str, value: _Value, dtype: DType, dims: tuple[int, ...]) -> None:
-    if _ELEMENT_TYPES.get(value.type) is not dtype:
+    if ELEMENT_TYPES.get(value.type) is not dtype:
         raise LoadError(f"{model}: {side} {value.name!r} of the graph is {value.type}, expected {dtype.name}")
     if len(value.shape) != len(dims):
         raise LoadError(

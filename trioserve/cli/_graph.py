@@ -7,29 +7,13 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from trioserve.backends import ELEMENT_TYPES, PACKED_INPUTS, PADDED_INPUTS
 from trioserve.config import ModelConfig, Problem, TensorConfig
 from trioserve_protocol import DType
 
-_ELEMENTS = {
-    "tensor(bool)": DType.BOOL,
-    "tensor(uint8)": DType.U8,
-    "tensor(uint16)": DType.U16,
-    "tensor(uint32)": DType.U32,
-    "tensor(uint64)": DType.U64,
-    "tensor(int8)": DType.I8,
-    "tensor(int16)": DType.I16,
-    "tensor(int32)": DType.I32,
-    "tensor(int64)": DType.I64,
-    "tensor(float16)": DType.F16,
-    "tensor(float)": DType.F32,
-    "tensor(double)": DType.F64,
-    "tensor(bfloat16)": DType.BF16,
-    "tensor(string)": DType.BYTES,
-}
-
 _TOKEN_INPUTS = {
-    "padded": {name: TensorConfig("i8", [-1, -1]) for name in ("input_ids", "attention_mask")},
-    "packed": {name: TensorConfig("i8", [-1]) for name in ("input_ids", "position_ids", "segment_ids")},
+    "padded": {name: TensorConfig("i8", [-1, -1]) for name in PADDED_INPUTS},
+    "packed": {name: TensorConfig("i8", [-1]) for name in PACKED_INPUTS},
 }
 """What a graph behind a tokenizer is given, by layout."""
 
@@ -93,7 +77,7 @@ def _differences(
 def _difference(tensor: TensorConfig, value: _Value) -> str:
     """The graph's datatype and shape if they are not the tensor's, else nothing. An open size fits."""
     sizes = [size if isinstance(size, int) else -1 for size in value.shape]
-    dtype = _ELEMENTS.get(value.type)
+    dtype = ELEMENT_TYPES.get(value.type)
     fits = len(sizes) == len(tensor.dims) and all(
         size in (-1, wanted) for size, wanted in zip(sizes, tensor.dims, strict=True)
     )

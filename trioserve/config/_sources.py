@@ -18,6 +18,7 @@ from trioserve.config._decode import decode
 from trioserve.config._problem import ConfigError, Problem, did_you_mean, shown
 from trioserve.config._repository import read_toml
 from trioserve.config._server import ServerConfig
+from trioserve.config._server_rules import server_problems
 
 ENV_PREFIX = "TRIOSERVE_"
 
@@ -62,8 +63,12 @@ def load_server_config(
             if value is not None:
                 _put(table, key, value)
                 origins[key] = source
-    config, found = decode(ServerConfig, table, lambda key: origins.get(key, str(file)))
-    problems += found
+
+    def origin(key: str) -> str:
+        return origins.get(key, str(file or "defaults"))
+
+    config, found = decode(ServerConfig, table, origin)
+    problems += found if config is None else server_problems(config, origin)
     if config is None or problems:
         raise ConfigError(problems)
     return config

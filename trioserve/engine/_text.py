@@ -148,7 +148,7 @@ class TextLane(Lane):
         if request.meta:
             declared = parse_request_meta(request.meta, bound=bool(request.handle)).tensors
             fast = bool(declared) and declared[0].fast
-        starts, nbytes = check_bytes_tensor(request.payload, request.rows, fast=fast)
+        starts, nbytes, _ = check_bytes_tensor(request.payload, request.rows, fast=fast)
         longest = int(nbytes.max())
         if longest > self.config.max_text_nbytes:
             raise RemoteProtocolError(
