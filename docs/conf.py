@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinxcontrib_trio",
+    "command_help",
     "registry_tables",
 ]
 # No intersphinx: the build needs no network and gives the same pages everywhere.

@@ -38,6 +38,7 @@ def check_bytes_tensor(
         count: Elements that it must have.
         fast: Whether it is in the fast form.
         exact: Whether the tensor must fill `payload` (its `nbytes` is known).
+        limits: Bounds the number of elements.
 
     Returns:
         Offsets into `payload` and lengths of the elements, u32[count] each, in bytes; and the tensor's size, bytes.

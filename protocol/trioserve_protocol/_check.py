@@ -22,6 +22,7 @@ def parse_request_meta(meta: bytes, *, bound: bool, limits: Limits = DEFAULT_LIM
     Args:
         meta: The event's `meta`.
         bound: Whether the request came on a bound handle. If not, TLV MODEL must be there.
+        limits: Bounds for the meta.
 
     Raises:
         RemoteProtocolError: As `parse_meta`.

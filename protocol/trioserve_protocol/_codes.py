@@ -1,7 +1,7 @@
 """The registry of status codes: number, blame, HTTP status, title, retryable, closes."""
 
 from enum import IntEnum, unique
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 Blame: TypeAlias = Literal["client", "server", "network", "model"]
 """Whose fault an error is: who has to change something so that it does not happen again."""
@@ -34,7 +34,7 @@ class ErrorCode(IntEnum):
 
     def __new__(
         cls, grpc: int, subcode: int, blame: Blame, http_status: int, title: str, traits: int = 0
-    ) -> "ErrorCode":
+    ) -> Self:
         """Make a member of its row in the table below."""
         number = grpc | subcode << 8
         code = int.__new__(cls, number)

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ._codes import ErrorCode
 from ._events import InferRun, ResultRun
 from ._header import HEADER_DTYPE, HEADER_NBYTES, W0_ERROR, W0_INFER, W0_RESULT
-from ._codes import ErrorCode
 from ._registry import CLASS_MASK, RETRY_NEVER, Flag
 
 U8: Final = np.dtype("<u1")
@@ -73,7 +73,7 @@ def _prefix_of_flags(column: npt.NDArray[np.uint32], first: memoryview) -> int:
 
 
 def infer_run(
-    data: memoryview, pos: int, stride: int, count: int, handle: int, rows: int, meta_nbytes: int
+    data: memoryview, pos: int, stride: int, count: int, meta_nbytes: int, *, handle: int, rows: int
 ) -> InferRun:
     """Return `count` equal INFER frames from `pos` on as columns."""
     body = pos + HEADER_NBYTES + meta_nbytes
@@ -89,7 +89,9 @@ def infer_run(
     )
 
 
-def result_run(data: memoryview, pos: int, stride: int, count: int, rows: int, meta_nbytes: int) -> ResultRun:
+def result_run(
+    data: memoryview, pos: int, stride: int, count: int, meta_nbytes: int, *, rows: int
+) -> ResultRun:
     """Return `count` equal RESULT frames from `pos` on as columns."""
     body = pos + HEADER_NBYTES + meta_nbytes
     return ResultRun(

@@ -137,9 +137,9 @@ class Connection:
         """
         events: list[Event] = []
         pos, end, left = 0, len(data), max_frames
-        if self._state:
+        if self._state != _READY:
             pos = self._resume(data, events)
-            if self._state:
+            if self._state != _READY:
                 return events, pos
         take, bounds = self._take, self._bounds
         while True:
@@ -150,7 +150,7 @@ class Connection:
             if after == pos:
                 break
             pos, left = after, left - 1
-            if self._state:
+            if self._state != _READY:
                 break
         self.more = not left and pos < end
         if pos:
@@ -186,6 +186,7 @@ class Connection:
             self._state = _DISCARDING
         else:
             self._leave_asked(_DISCARDING)
+        self._read_limit = 0
 
     def body_received(self, nbytes: int) -> bool:
         """Report that the caller took `nbytes` more payload bytes; returns whether the frame is complete."""
@@ -210,7 +211,7 @@ class Connection:
             skipped = min(len(data), self.body_remaining)
             self.body_remaining -= skipped
             if not self.body_remaining:
-                self._state, self._read_limit = _READY, 0
+                self._state = _READY
             return skipped
         if self._state == _AFTER_LARGE:
             # Until one header is there, which decides how to go on.
@@ -244,7 +245,7 @@ class Connection:
                 message = f"frame type {kind:#04x} is not implemented here"
                 events.append(FrameError(head.rid, ErrorCode.UNKNOWN_TYPE, message, 1))
             return self._skip(data, pos, head)
-        refusal = self._refusal(head, rule)
+        refusal = self._refusal(head, rule, first=not (self._started or pos))
         if refusal is not None:
             events.append(FrameError(refusal.rid, refusal.code, refusal.message, _ids_of(head, rule)))
             return self._skip(data, pos, head)
@@ -264,12 +265,12 @@ class Connection:
             return fatal(ErrorCode.INVALID_META, f"meta of {head.meta8 << 3} bytes in a body of {head.body}")
         return None
 
-    def _refusal(self, head: Head, rule: Rule) -> RemoteProtocolError | None:
+    def _refusal(self, head: Head, rule: Rule, *, first: bool) -> RemoteProtocolError | None:
         """Return why a frame is refused by its header alone."""
         refusal = header_fault(head, rule, self.features)
         if refusal is not None:
             return refusal
-        if head.w0 == W0_HELLO and self._started:
+        if head.w0 == W0_HELLO and not first:
             return RemoteProtocolError(
                 ErrorCode.FAILED_PRECONDITION, "HELLO is not the first frame", head.rid
             )
@@ -323,10 +324,10 @@ class Connection:
             return rule.data(head, meta, payload)
         if rule.control is None:
             raise AssertionError("a rule decodes neither data nor control: this is a bug")
+        if payload and not rule.has_payload:
+            message = f"{len(payload)} bytes after the meta of a frame without payload"
+            return FrameError(head.rid, ErrorCode.INVALID_SIZE, message, _ids_of(head, rule))
         try:
-            if payload and not rule.has_payload:
-                message = f"{len(payload)} bytes after the meta of a frame without payload"
-                raise RemoteProtocolError(ErrorCode.INVALID_SIZE, message)
             return rule.control(head, parse_meta(meta, rule.tags, self.limits), payload)
         except RemoteProtocolError as error:
             return FrameError(head.rid, error.code, error.message, _ids_of(head, rule))

@@ -1,7 +1,7 @@
 """Tensor datatypes of the wire."""
 
 from enum import IntEnum, unique
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class DType(IntEnum):
     label: str
     names: tuple[str, ...]
 
-    def __new__(cls, number: int, code: str, label: str, names: str) -> "DType":
+    def __new__(cls, number: int, code: str, label: str, names: str) -> Self:
         """Make a member of its row in the table below."""
         dtype = int.__new__(cls, number)
         dtype._value_ = number

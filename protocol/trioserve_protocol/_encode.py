@@ -1,6 +1,7 @@
 """Building frames: control frames and single requests and replies. For runs see `_columns`."""
 
 from collections.abc import Sequence
+from struct import error as StructError  # noqa: N812 - the exception is a class, whatever its spelling
 from typing import Final, TypeAlias
 
 from ._codes import ErrorCode
@@ -34,9 +35,13 @@ def frame(
 
     Args:
         frame_type: A `FrameType`, or any number 0..255.
+        rid: Request id.
         handle: Handle, or the status of a reply.
+        flags: Class and `Flag` bits.
         timeout_us: The field `tmo`, whatever the type puts there.
         meta: Joined TLVs (`tlv`).
+        rows: The field `rows`.
+        aux: The field `aux`.
         payload: Contiguous bytes; padding is added.
 
     Returns:
@@ -62,7 +67,7 @@ def frame(
             rows,
             aux,
         )
-    except Exception as error:  # struct.error is not a class of its own on all versions
+    except StructError as error:
         raise LocalProtocolError(f"a header field is out of range: {error}") from None
     parts: list[Buffer] = [head + meta]
     if nbytes:
@@ -112,6 +117,7 @@ def error_frame(
 
     Args:
         rid: First id that it ends; 0 = the connection.
+        code: What went wrong.
         message: Text that is safe to send; cut at 1,024 bytes.
         count: Ids that it ends; more than 1 only for ids of one INFER_MANY.
         retry_after_us: Earliest retry; None = at once if the code is retryable, else never.

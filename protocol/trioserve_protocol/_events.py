@@ -43,7 +43,10 @@ class InferMany(NamedTuple):
 
 
 class InferRun(NamedTuple):
-    """Equal INFER frames that followed each other, as columns. They differ only in id, deadline, class, RETRY, SAMPLED."""
+    """Equal INFER frames that followed each other, as columns.
+
+    They differ in id, deadline, class, RETRY and SAMPLED only.
+    """
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     handle: int

@@ -58,7 +58,7 @@ def take_infers(
         if body and pos >= probe_at and left >= vector_from and pos + stride * vector_from <= end:
             count = run_length(data, pos, stride, meta8 << 3, min((end - pos) // stride, left), vector_from)
             if count >= vector_from:
-                events.append(infer_run(data, pos, stride, count, handle, rows, meta8 << 3))
+                events.append(infer_run(data, pos, stride, count, meta8 << 3, handle=handle, rows=rows))
                 pos += count * stride
                 left -= count
                 continue
@@ -97,7 +97,7 @@ def take_results(
         if body and pos >= probe_at and left >= vector_from and pos + stride * vector_from <= end:
             count = run_length(data, pos, stride, meta8 << 3, min((end - pos) // stride, left), vector_from)
             if count >= vector_from:
-                events.append(result_run(data, pos, stride, count, rows, meta8 << 3))
+                events.append(result_run(data, pos, stride, count, meta8 << 3, rows=rows))
                 pos += count * stride
                 left -= count
                 continue

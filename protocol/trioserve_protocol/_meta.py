@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final
 
 from ._codes import ErrorCode
-from ._errors import LocalProtocolError, RemoteProtocolError
+from ._errors import RemoteProtocolError
 from ._limits import DEFAULT_LIMITS, Limits
 from ._registry import IGNORABLE_TAG, Tag
 from ._signature import Signature
@@ -154,7 +155,7 @@ def _outputs(found: Meta, value: bytes, limits: Limits) -> None:
     if not value or len(value) % 2 or len(value) > 2 * limits.max_tensors:
         raise bad_meta(f"TLV OUTPUTS is not 1 to {limits.max_tensors} numbers of 2 bytes")
     wanted = Struct(f"<{len(value) // 2}H").unpack(value)
-    if any(a >= b for a, b in zip(wanted, wanted[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(wanted)):
         raise bad_meta("TLV OUTPUTS does not ascend")
     found.outputs = wanted
 
@@ -263,4 +264,4 @@ _DECODERS: Final[dict[int, Callable[[Meta, bytes, Limits], None]]] = {
     int(Tag.SERVER): _server,
 }
 if len(_DECODERS) != len(Tag):
-    raise LocalProtocolError("a tag has no decoder: this is a bug")
+    raise AssertionError("a tag has no decoder: this is a bug")

@@ -6,8 +6,28 @@ from typing import Final, NamedTuple, TypeAlias
 from ._codes import ErrorCode, code_of
 from ._errors import RemoteProtocolError
 from ._events import (
-    Admin, Bind, Bound, Cancel, Credit, Done, Error, Event, GoAway, Hello, Infer, InferMany, InferPart, Partial,
-    Ping, Pong, Result, ResultMany, ShmReg, ShmUnreg, Unbind, Welcome,
+    Admin,
+    Bind,
+    Bound,
+    Cancel,
+    Credit,
+    Done,
+    Error,
+    Event,
+    GoAway,
+    Hello,
+    Infer,
+    InferMany,
+    InferPart,
+    Partial,
+    Ping,
+    Pong,
+    Result,
+    ResultMany,
+    ShmReg,
+    ShmUnreg,
+    Unbind,
+    Welcome,
 )  # fmt: skip
 from ._meta import Meta
 from ._registry import CLASS_MASK, MAX_RID, NAME_FOLLOWS, RETRY_NEVER, Feature, Flag, FrameType, Tag

@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass, field
 from math import prod
-from struct import Struct, error as StructError
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the exception is a class, whatever its spelling
 from typing import Final, NamedTuple
 
 from ._codes import ErrorCode
@@ -99,21 +100,24 @@ class Signature:
         Raises:
             RemoteProtocolError: 3.4, the value is malformed.
         """
-        data = bytes(value)
         try:
-            version, max_rows, n_inputs, n_outputs, _, _ = _HEAD.unpack_from(data)
-            if n_inputs > limits.max_tensors or n_outputs > limits.max_tensors:
-                raise LocalProtocolError(f"more than {limits.max_tensors} tensors")
-            specs: list[TensorSpec] = []
-            pos = _HEAD.size
-            for _ in range(n_inputs + n_outputs):
-                spec, pos = _decode_tensor(data, pos)
-                specs.append(spec)
-            if pos != len(data):
-                raise LocalProtocolError(f"{len(data) - pos} bytes left over")
-            return cls(tuple(specs[:n_inputs]), tuple(specs[n_inputs:]), version, max_rows)
+            return cls._decode(bytes(value), limits)
         except (StructError, ValueError, LocalProtocolError) as error:
             raise RemoteProtocolError(ErrorCode.INVALID_META, f"TLV SIGNATURE: {error}") from None
+
+    @classmethod
+    def _decode(cls, data: bytes, limits: Limits) -> "Signature":
+        version, max_rows, n_inputs, n_outputs, _, _ = _HEAD.unpack_from(data)
+        if max(n_inputs, n_outputs) > limits.max_tensors:
+            raise ValueError(f"more than {limits.max_tensors} tensors")
+        specs: list[TensorSpec] = []
+        pos = _HEAD.size
+        for _ in range(n_inputs + n_outputs):
+            spec, pos = _decode_tensor(data, pos)
+            specs.append(spec)
+        if pos != len(data):
+            raise ValueError(f"{len(data) - pos} bytes left over")
+        return cls(tuple(specs[:n_inputs]), tuple(specs[n_inputs:]), version, max_rows)
 
 
 def _encode_tensor(spec: TensorSpec) -> bytes:

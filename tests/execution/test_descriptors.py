@@ -61,7 +61,8 @@ def results(draw):
 
 def same(left, right):
     return all(
-        np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in zip(left, right, strict=True)
+        np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+        for a, b in zip(left, right, strict=True)
     )
 
 
@@ -89,7 +90,9 @@ EXAMPLES = [
 ]
 RESULTS = [
     StageResult(0, 7, 0, "", 1, 2, 3, 4, 0, 0),
-    StageResult(0, 7, 0, "", 1, 2, 3, 4, 5, 6, ((1, 269, "raised"), (2, 269, "")), np.arange(3, dtype=np.uint32)),
+    StageResult(
+        0, 7, 0, "", 1, 2, 3, 4, 5, 6, ((1, 269, "raised"), (2, 269, "")), np.arange(3, dtype=np.uint32)
+    ),
     StageResult(0, 7, 14, "gone", 1, 2, 3, 4, 5, 6),
 ]
 
@@ -165,7 +168,9 @@ def test_a_result_of_another_batch_is_corruption(other):
         unpack_result(memoryview(pack_result(RESULTS[0], 9, 3)), **expected)
 
 
-@pytest.mark.parametrize("failures", [((3, 1, ""),), ((1, 0, ""),), ((1, 1, ""), (1, 1, "")), ((2, 1, ""), (1, 1, ""))])
+@pytest.mark.parametrize(
+    "failures", [((3, 1, ""),), ((1, 0, ""),), ((1, 1, ""), (1, 1, "")), ((2, 1, ""), (1, 1, ""))]
+)
 def test_failures_out_of_bounds_are_corruption(failures):
     message = pack_result(RESULTS[0]._replace(failures=failures), 9, 3)
     with pytest.raises(CorruptDescriptor):

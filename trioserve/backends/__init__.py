@@ -15,6 +15,7 @@ from trioserve.backends._base import (
     LoadContext,
     LoadError,
     OutputError,
+    check_outputs,
 )
 from trioserve.backends._files import verify_sha256
 from trioserve.backends._instance import instance_config
@@ -40,6 +41,7 @@ __all__ = [
     "OutputError",
     "PythonBackend",
     "Tensor",
+    "check_outputs",
     "class_signature",
     "create_backend",
     "end_import",

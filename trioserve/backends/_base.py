@@ -12,9 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from trioserve_protocol import Signature
-
     from trioserve.config import ModelConfig
+    from trioserve_protocol import Signature
 
 Arrays: TypeAlias = "tuple[Any, ...]"
 """One array a tensor, in order, each with the rows of the whole batch first."""
@@ -27,8 +26,11 @@ PACKED_INPUTS = ("input_ids", "position_ids", "segment_ids")
 
 
 class LoadError(Exception):
-    """A model cannot be loaded. The message says which file or key, what was expected and what is there instead, in words
-    for the person who wrote the model."""
+    """A model cannot be loaded.
+
+    The message says which file or key, what was expected and what is there instead, in words for the person who
+    wrote the model.
+    """
 
 
 class OutputError(Exception):
@@ -54,6 +56,11 @@ class LoadContext:
     def directory(self) -> Path:
         """The model's folder, absolute."""
         return Path(self.config.directory)
+
+    @property
+    def file(self) -> Path:
+        """The model's own file, absolute; it may not exist."""
+        return self.config.file_path
 
     @property
     def threads(self) -> int:
@@ -112,8 +119,8 @@ class Backend(ABC):
     def infer(self, inputs: Arrays, out: Arrays) -> Arrays:
         """Run the whole batch.
 
-        A row's result depends on that row alone: the same row gives the same result by itself and in every batch, to the
-        model's tolerance, whatever stands beside it.
+        A row's result depends on that row alone: the same row gives the same result by itself and in every batch,
+        to the model's tolerance, whatever stands beside it.
 
         Args:
             inputs: In the order of `LoadContext.input_names`, C-contiguous and read-only. At least 1 and at most
@@ -129,5 +136,22 @@ class Backend(ABC):
                 alone, so a call must leave nothing behind that changes the next.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  optional: most backends have nothing to let go of
         """Let go of device memory, threads and files. Idempotent. Nothing is called afterwards."""
+
+
+def check_outputs(names: tuple[str, ...], results: Arrays, places: Arrays) -> None:
+    """Check what a backend returned.
+
+    Raises:
+        OutputError: Not one array an output, or an array of another dtype or shape.
+    """
+    if len(results) != len(places):
+        raise OutputError(f"infer returned {len(results)} arrays, expected {len(places)}")
+    for name, result, place in zip(names, results, places, strict=True):
+        if result is place:
+            continue
+        shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
+        if shape != place.shape or dtype != place.dtype:
+            given = type(result).__name__ if dtype is None else f"{dtype} {list(shape or ())}"
+            raise OutputError(f"output {name!r} is {given}, expected {place.dtype} {list(place.shape)}")

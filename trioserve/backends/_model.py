@@ -58,8 +58,9 @@ class Model:
             def infer(self, x):
                 return x @ self.weights
 
-    The instance that is given to `trioserve.run` never computes: a worker process imports the class and makes its own, with
-    the arguments of the constructor. These must therefore be JSON values; load what is larger in `load`.
+    The instance that is given to `trioserve.run` never computes: a worker process imports the class and makes its
+    own, with the arguments of the constructor. These must therefore be JSON values; load what is larger in
+    `load`.
     """
 
     name: ClassVar[str] = ""
@@ -91,7 +92,7 @@ class Model:
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Keep what the constructor is given, for the worker."""
         self = super().__new__(cls)
         self._arguments = (args, kwargs)
@@ -107,7 +108,7 @@ class Model:
             ctx: The model's configuration; `ctx.path(...)` finds its files.
         """
 
-    def infer(self, *args: Any, **kwargs: Any) -> Any:
+    def infer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  any signature may override it
         """Compute a whole batch.
 
         Args:
@@ -132,7 +133,7 @@ def constructor_arguments(model: Model) -> dict[str, Any]:
     Raises:
         TypeError: They cannot be carried to another process: not JSON values, or not all of them have names.
     """
-    args, kwargs = model._arguments
+    args, kwargs = model._arguments  # noqa: SLF001  of this module's own class
     cls = type(model)
     # Of `__init__`, because the signature of a class with a `__new__` is that of `__new__`.
     bound = inspect.signature(cls.__init__).bind(model, *args, **kwargs)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trioserve_protocol import DType
-
 from trioserve.backends._base import Arrays, Backend, LoadContext, LoadError
 from trioserve.backends._files import verify_sha256
+from trioserve_protocol import DType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from trioserve_protocol import TensorSpec
 
 BIND_NBYTES: Final = 131_072
-"""Outputs of at least this many bytes are written straight into the slab. Binding costs 6 us a call more than letting the
-runtime allocate, which is what it takes to copy about this much (measured with ONNX Runtime 1.32)."""
+"""Outputs of at least this many bytes are written straight into the slab. Binding costs 6 us a call more than
+letting the runtime allocate, which is what it takes to copy about this much (measured with ONNX Runtime 1.32)."""
 
 ELEMENT_TYPES: Final = {
     "tensor(bool)": DType.BOOL,

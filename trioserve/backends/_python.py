@@ -55,7 +55,7 @@ class PythonBackend(Backend):
         self._input_names = ctx.input_names
         self._output_names = tuple(spec.name for spec in signature.outputs)
 
-    def infer(self, inputs: Arrays, out: Arrays) -> Arrays:
+    def infer(self, inputs: Arrays, out: Arrays) -> Arrays:  # noqa: ARG002  numpy functions make their own
         """Call the model's `infer` with one keyword argument an input."""
         result = self._infer(**dict(zip(self._input_names, inputs, strict=True)))
         if isinstance(result, np.ndarray):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trioserve_protocol import DType, LocalProtocolError, Signature, TensorSpec
-
 from trioserve.backends._base import LoadError
 from trioserve.backends._model import Model, Tensor
+from trioserve_protocol import DType, LocalProtocolError, Signature, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

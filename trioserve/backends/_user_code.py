@@ -1,9 +1,10 @@
 """Importing the file that a model's class stands in, in a worker process.
 
-A file inside a package is imported under its dotted name, with the folder above the package on `sys.path`, so that its relative
-imports work. Any other file, a script among them, is loaded under a private name, with its own folder on `sys.path` as Python
-does for a script: its `if __name__ == "__main__":` part does not run. A script without that guard calls `trioserve.run` again
-while it is imported; the call is to end the import there, with `end_import`, and what has been defined by then is the module.
+A file inside a package is imported under its dotted name, with the folder above the package on `sys.path`, so
+that its relative imports work. Any other file, a script among them, is loaded under a private name, with its own
+folder on `sys.path` as Python does for a script: its `if __name__ == "__main__":` part does not run. A script
+without that guard calls `trioserve.run` again while it is imported; the call is to end the import there, with
+`end_import`, and what has been defined by then is the module.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ _importing: list[Path] = []
 
 
 class _EndImport(BaseException):
-    """Ends the import of a script at its call of `trioserve.run`. Not an Exception, so that a script's own `except` clauses
-    let it pass."""
+    """Ends the import of a script at its call of `trioserve.run`.
+
+    Not an Exception, so that a script's own `except` clauses let it pass.
+    """
 
 
 def importing_model() -> bool:

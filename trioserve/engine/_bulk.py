@@ -87,7 +87,7 @@ def lease_many(
         slots.row_counts[first:end] = 1
         slots.bodies_nbytes[first:end] = body_nbytes
         slots.frames[first:end] = lane.frame_serial
-        lane.special[first // lane.max_rows] = True
+        slots.mark_special(first)
         requests += [(slot, 1) for slot in range(first, end)]
     if requests:
         lane.next_deadline_ns = min(lane.next_deadline_ns, deadline_ns)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 LARGE_ROW_NBYTES: Final = 16_384
 """Result rows from this size on are sent from the slab itself instead of being copied behind their header."""
 
+COLUMNS_FROM: Final = 4
+"""Rows of a batch from which its replies are built as columns; measured: 1 row 3 us one by one and 8 us as
+columns, 4 rows 9 us and 8 us."""
+
 _END: Final = int(Flag.END)
 _U32_MAX: Final = 2**32 - 1
 
@@ -57,6 +61,8 @@ class ReplyBlock:
         self._rids = headers["rid"]
         self._server_us = headers["tmo"]
         self._queue_us = headers["aux"]
+        self._payload_nbytes: Final = payload
+        self._views: Final = [(memoryview(rows).cast("B"), rows.shape[1]) for rows in lane.slab.output_bytes]
         self._outputs: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
         offset = HEADER_NBYTES
         for output in lane.slab.output_bytes:
@@ -74,6 +80,9 @@ class ReplyBlock:
         """
         slots = batch.lane.slots
         [(first, count)] = batch.ranges
+        if count < COLUMNS_FROM:
+            self._send_each(batch, first, count, sessions, now_ns)
+            return
         end = first + count
         owners = slots.sessions[first:end].tolist()
         order = _grouped(owners)
@@ -84,9 +93,31 @@ class ReplyBlock:
         for frames, output in self._outputs:
             frames[:count] = output[rows]
         self._rids[:count] = slots.rids[rows]
-        self._server_us[:count] = (now_ns - slots.receiveds_ns[rows]) // 1000
+        self._server_us[:count] = (now_ns - slots.readies_ns[rows]) // 1000
         self._queue_us[:count] = (batch.cut_ns - slots.readies_ns[rows]) // 1000
         self._write(owners, sessions, batch.lane.body_nbytes)
+
+    def _send_each(
+        self, batch: Batch, first: int, count: int, sessions: Sequence[Session], now_ns: int
+    ) -> None:
+        """The same for a few rows, one by one: a vector operation costs more than it saves."""
+        slots, payload_nbytes = batch.lane.slots, self._payload_nbytes
+        body_nbytes = batch.lane.body_nbytes
+        for slot in range(first, first + count):
+            ready_ns = slots.ready_ns[slot]
+            server_us = min((now_ns - ready_ns) // 1000, _U32_MAX)
+            queue_us = min((batch.cut_ns - ready_ns) // 1000, _U32_MAX)
+            parts = [
+                HEADER.pack(
+                    W0_RESULT, payload_nbytes, slots.rid[slot], 0, _END, server_us, 0, 1, queue_us
+                )
+            ]
+            for view, nbytes in self._views:
+                parts += (view[slot * nbytes : (slot + 1) * nbytes], bytes(-nbytes & 7))
+            session = sessions[slots.session[slot]]
+            session.inflight -= 1
+            session.inflight_nbytes -= body_nbytes
+            session.sink.write(b"".join(parts))
 
     def _write(self, owners: list[int], sessions: Sequence[Session], body_nbytes: int) -> None:
         """One write a session: its frames are adjacent."""

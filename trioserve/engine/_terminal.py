@@ -140,17 +140,16 @@ class Terminal:
             and block.fits
             and not result.code
             and not result.failures
-            and not lane.special[first // lane.max_rows]
+            and not slots.special[first // lane.max_rows]
             and slots.all_live(first, count)
         )
         if not plain:
             self._finish_each(batch, result, now_ns)
             return
-        slots.claim_batch(first, count)
         lane.stats.ok += count
+        slots.free_plain_batch(first, count)
         block.send(batch, self._sessions, now_ns)
         lane.gate.release(count, count * lane.body_nbytes)
-        slots.drop_batch(first, count)
 
     def fail_ranges(self, lane: Lane, ranges: Sequence[Range], code: int, message: str) -> None:
         """Answers what is still unanswered of some ranges; the rows stay held until `let_go`."""
@@ -246,7 +245,7 @@ class Terminal:
                 span if many else slots.rows[slot],
                 rid=slots.rid[slot],
                 flags=flags,
-                server_ns=now_ns - slots.received_ns[slot],
+                server_ns=now_ns - slots.received_at(slot),
                 queue_ns=batch.cut_ns - slots.ready_ns[slot],
                 meta=meta,
                 many=many,
@@ -263,7 +262,7 @@ class Terminal:
 def timing_trailer(batch: Batch, result: StageResult, slot: int, finished_ns: int, sent_ns: int) -> bytes:
     """The TIMING TLV of one request: when each of its phases ended, monotonic nanoseconds."""
     slots = batch.lane.slots
-    received_ns = slots.received_ns[slot]
+    received_ns = slots.received_at(slot)
     timing = Timing(
         received_ns=received_ns,
         parsed_ns=slots.parsed_ns[slot],

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trioserve.errors import WorkerLost
     from trioserve.execution._descriptors import StageBatch, StageResult
     from trioserve.execution._in_process import InProcessStage
     from trioserve.execution._link import StageLink
@@ -25,6 +26,7 @@ __all__ = [
     "StageResult",
     "WorkerKind",
     "WorkerLoss",
+    "WorkerLost",
     "WorkerModel",
     "WorkerSpec",
     "WorkerStartError",
@@ -32,25 +34,26 @@ __all__ = [
 ]
 
 _MODULES = {
-    "InProcessStage": "_in_process",
-    "ModelReady": "_messages",
-    "ReadyInfo": "_spec",
-    "StageBatch": "_descriptors",
-    "StageLink": "_link",
-    "StageResult": "_descriptors",
-    "WorkerKind": "_messages",
-    "WorkerLoss": "_spec",
-    "WorkerModel": "_spec",
-    "WorkerSpec": "_spec",
-    "WorkerStartError": "_spec",
-    "supervise_worker": "_supervise",
+    "InProcessStage": "trioserve.execution._in_process",
+    "ModelReady": "trioserve.execution._messages",
+    "ReadyInfo": "trioserve.execution._spec",
+    "StageBatch": "trioserve.execution._descriptors",
+    "StageLink": "trioserve.execution._link",
+    "StageResult": "trioserve.execution._descriptors",
+    "WorkerKind": "trioserve.execution._messages",
+    "WorkerLoss": "trioserve.execution._spec",
+    "WorkerLost": "trioserve.errors",
+    "WorkerModel": "trioserve.execution._spec",
+    "WorkerSpec": "trioserve.execution._spec",
+    "WorkerStartError": "trioserve.execution._spec",
+    "supervise_worker": "trioserve.execution._supervise",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # noqa: ANN401  any public name
     """Import a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

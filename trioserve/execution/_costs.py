@@ -39,16 +39,17 @@ class Costs(NamedTuple):
 
 
 def call_cost_ns(service_ns: Mapping[int, int]) -> float:
-    """The part of the service time that does not depend on the rows: the intercept of the line through the smallest and
-    the largest batch measured, never below 0. Nothing measured: infinite, since a batch of several ranges is then best run
-    in one call.
+    """The part of the service time that does not depend on the rows, nanoseconds.
+
+    It is the intercept of the line through the smallest and the largest batch measured, never below 0. Nothing
+    measured: infinite, since a batch of several ranges is then best run in one call.
     """
     if not service_ns:
         return float("inf")
     small, large = min(service_ns), max(service_ns)
     if small == large:
         return float(service_ns[small])
-    slope = (service_ns[large] - service_ns[small]) / (large - small)
+    slope: float = (service_ns[large] - service_ns[small]) / (large - small)
     return max(0.0, service_ns[small] - slope * small)
 
 
@@ -60,7 +61,8 @@ def choose_depth(hop_ns: int, service_ns: int) -> int:
         service_ns: Service time of a full batch, nanoseconds; 0 means unknown.
 
     Returns:
-        1 where the hop is at most a tenth of the service time or nothing is known, else 1 + ceil(hop / service), at most 3.
+        1 where the hop is at most a tenth of the service time or nothing is known, else 1 + ceil(hop / service),
+        at most 3.
     """
     if service_ns <= 0 or hop_ns <= HOP_SHARE * service_ns:
         return 1

@@ -10,9 +10,10 @@ Every message is little-endian, 1 to 16,384 bytes, and ends with the CRC-32 of a
             | message_nbytes u16 | columns u16 |
             | failures x (row u32, code u16, nbytes u16) | lengths u32[rows]? | message | failure messages | crc u32 |
 
-`columns` says which columns follow: bit 0 lengths, bit 1 offsets. The CRC is what makes a flipped bit in a slot number a dropped
-link instead of an answer to the wrong client; it costs 0.2 us on the common message. Epoch, sequence and bounds are checked
-besides, because a CRC proves that bytes arrived as sent, not that a sane peer sent them.
+`columns` says which columns follow: bit 0 lengths, bit 1 offsets. The CRC is what makes a flipped bit in a slot
+number a dropped link instead of an answer to the wrong client; it costs 0.2 us on the common message. Epoch,
+sequence and bounds are checked besides, because a CRC proves that bytes arrived as sent, not that a sane peer
+sent them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_MESSAGE_NBYTES: Final = 16_384
-"""Largest message on the data pair. A dozen of them fit the default socket buffers, so credits below that never block."""
+"""Largest message on the data pair. A dozen of them fit the default socket buffers, so credits below that never
+block."""
 
 MAX_TEXT_NBYTES: Final = 200
 """Longest error message in a descriptor, bytes of UTF-8; the whole story is in the worker's log."""
@@ -47,7 +49,6 @@ _RESULT: Final = struct.Struct("<IHHQHHIQQQQIIHH")
 _FAILURE: Final = struct.Struct("<IHH")
 _CRC: Final = struct.Struct("<I")
 _CRC_NBYTES: Final = _CRC.size
-
 
 
 class CorruptDescriptor(Exception):
@@ -285,12 +286,21 @@ def unpack_result(message: memoryview, *, epoch: int, model: int, seq: int, rows
             f"expected the result of batch {seq} of {rows} rows, model {model}, epoch {epoch}"
         )
     if end == _RESULT.size and not n_failures and not message_nbytes and not columns:
-        return StageResult(
-            model, seq, code, "", started_ns, input_ns, run_ns, finished_ns, padding, gathered
-        )
+        return StageResult(model, seq, code, "", started_ns, input_ns, run_ns, finished_ns, padding, gathered)
     text, failures, lengths = _read_tail(message, end, rows, n_failures, message_nbytes, columns)
     return StageResult(
-        model, seq, code, text, started_ns, input_ns, run_ns, finished_ns, padding, gathered, failures, lengths
+        model,
+        seq,
+        code,
+        text,
+        started_ns,
+        input_ns,
+        run_ns,
+        finished_ns,
+        padding,
+        gathered,
+        failures,
+        lengths,
     )
 
 
@@ -321,7 +331,7 @@ def pack_echo(epoch: int, seq: int) -> bytes:
 
 
 def is_echo(message: memoryview) -> bool:
-    """Whether a message is an echo request or its answer. The caller compares it with what it sent, or returns it unread."""
+    """Whether a message is an echo or its answer; the caller compares it with what it sent, or returns it unread."""
     return len(message) == _BATCH.size + _CRC_NBYTES and message[4] == KIND_ECHO
 
 
@@ -335,7 +345,9 @@ def _column_bytes(column: npt.NDArray[np.uint32] | None, rows: int) -> bytes:
 
 def _sealed(body: bytes) -> bytes:
     if len(body) + _CRC_NBYTES > MAX_MESSAGE_NBYTES:
-        raise ValueError(f"a message of {len(body) + _CRC_NBYTES} bytes, at most {MAX_MESSAGE_NBYTES} allowed")
+        raise ValueError(
+            f"a message of {len(body) + _CRC_NBYTES} bytes, at most {MAX_MESSAGE_NBYTES} allowed"
+        )
     return body + crc32(body).to_bytes(_CRC_NBYTES, "little")
 
 

@@ -1,4 +1,4 @@
-"""A stage without a process, for tests: the worker's own loop behind the server's own link, stepped where it is called."""
+"""A stage without a process, for tests: a worker's loop behind the server's link, stepped where it is called."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 
 
 class InProcessStage:
-    """Runs batches synchronously in the calling thread, behind the interface of `StageLink`. Tests only: a server that did
-    this would not answer anybody while a model runs.
+    """Runs batches synchronously in the calling thread, behind the interface of `StageLink`.
 
-    A batch runs when it is sent, or, with `manual=True`, when the test calls `run_next`: a worker that is busy for as long as the
-    test wants. Descriptors go through a real socket pair, so whatever holds for a worker's messages holds here.
+    Tests only: a server that did this would not answer anybody while a model runs.
+
+    A batch runs when it is sent, or, with `manual=True`, when the test calls `run_next`: a worker that is busy
+    for as long as the test wants. Descriptors go through a real socket pair, so whatever holds for a worker's
+    messages holds here.
     """
 
     def __init__(
-        self, models: Sequence[WorkerModel], backends: Sequence[Backend], *, depth: int = 1, manual: bool = False
+        self,
+        models: Sequence[WorkerModel],
+        backends: Sequence[Backend],
+        *,
+        depth: int = 1,
+        manual: bool = False,
     ) -> None:
         """Serve loaded backends.
 
@@ -39,8 +46,8 @@ class InProcessStage:
             manual: Whether batches wait for `run_next`.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        theirs.setblocking(False)
+        ours.settimeout(0)
+        theirs.settimeout(0)
         self._peer = theirs
         self._manual = manual
         self._link = StageLink(ours, epoch=1, depth=depth)

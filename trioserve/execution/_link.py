@@ -1,7 +1,7 @@
 """The server's end of the pair to one worker: credits out, batches out, results in. Never waits.
 
-Raw non-blocking calls on a SEQPACKET socket: the kernel keeps order, message boundaries and back-pressure, and reports the death
-of the peer as end of stream.
+Raw non-blocking calls on a SEQPACKET socket: the kernel keeps order, message boundaries and back-pressure, and
+reports the death of the peer as end of stream.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class _InFlight(NamedTuple):
 
 
 class StageLink:
-    """A bounded link to one worker. A credit is taken by `send_nowait` and returns with the *result* of that batch, so a full
-    link means a busy worker, not a full pipe.
+    """A bounded link to one worker.
+
+    A credit is taken by `send_nowait` and returns with the *result* of that batch, so a full link means a busy
+    worker, not a full pipe.
 
     Ordering:
         Results come back in the order of their batches; anything else is corruption.
@@ -100,8 +102,9 @@ class StageLink:
         """The next result, or None when none has arrived.
 
         Raises:
-            WorkerLost: The worker is gone, or it sent what no sound worker sends: then the link is closed here, which ends
-                the worker. What is in flight comes back no more. Its slots stay in use until the worker is reaped.
+            WorkerLost: The worker is gone, or it sent what no sound worker sends: then the link is closed here,
+                which ends the worker. What is in flight comes back no more. Its slots stay in use until the
+                worker is reaped.
         """
         try:
             nbytes = self._sock.recv_into(self._buffer)
@@ -112,13 +115,16 @@ class StageLink:
         if nbytes == 0:
             raise WorkerLost("the worker is gone")
         try:
-            if not self._in_flight:
-                raise CorruptDescriptor("a result while nothing is in flight")
-            model, seq, rows = self._in_flight[0]
-            result = unpack_result(self._view[:nbytes], epoch=self._epoch, model=model, seq=seq, rows=rows)
+            return self._take(self._view[:nbytes])
         except CorruptDescriptor as error:
             self.close()
             raise WorkerLost(f"the worker was dropped: corrupt descriptor, {error}") from error
+
+    def _take(self, message: memoryview) -> StageResult:
+        if not self._in_flight:
+            raise CorruptDescriptor("a result while nothing is in flight")
+        model, seq, rows = self._in_flight[0]
+        result = unpack_result(message, epoch=self._epoch, model=model, seq=seq, rows=rows)
         self._in_flight.popleft()
         return result
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from typing import TYPE_CHECKING, NamedTuple
-
-from trioserve_protocol import ErrorCode
 
 from trioserve.backends import LoadContext, LoadError, OutputError, create_backend, signature_of
 from trioserve.execution._descriptors import ModelBounds, StageBatch, StageResult
 from trioserve.execution._messages import ModelReady
+from trioserve.execution._report import report
 from trioserve.execution._runner import ModelRunner, Runner
 from trioserve.execution._warmup import measure_costs, warm_up_rows, warm_up_text
 from trioserve.memory import Slab
+from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
     from trioserve.backends import Backend
@@ -40,7 +38,9 @@ class RefusingRunner:
     def run(self, batch: StageBatch) -> StageResult:
         """Refuse the batch."""
         now = time.monotonic_ns()
-        return StageResult(batch.model, batch.seq, int(ErrorCode.INTERNAL), self._message, now, now, now, now, 0, 0)
+        return StageResult(
+            batch.model, batch.seq, int(ErrorCode.INTERNAL), self._message, now, now, now, now, 0, 0
+        )
 
 
 def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: SlabLayout) -> Loaded:
@@ -58,11 +58,12 @@ def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: Slab
     error = ""
     try:
         runner, warmup_ns = _tokenizer(config, slab) if kind == "tokenizer" else _executor(config, slab)
-    except Exception as failure:
-        error = str(failure) if isinstance(failure, LoadError) else f"{type(failure).__name__}: {failure}"
-        if not isinstance(failure, LoadError):
-            print(f"model {config.name!r} failed to load:", file=sys.stderr)
-            traceback.print_exception(failure, file=sys.stderr)
+    except LoadError as failure:
+        error = str(failure)
+        runner = RefusingRunner(f"model {config.name!r} failed to load")
+    except Exception as failure:  # noqa: BLE001  user code: whatever it raises is told to its author
+        error = f"{type(failure).__name__}: {failure}"
+        report(f"model {config.name!r} failed to load", failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
     ready = ModelReady(config.name, time.monotonic_ns() - began, warmup_ns, error)
     return Loaded(runner, _bounds(kind, config, layout), ready)
@@ -106,10 +107,9 @@ def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[M
             warmup_ns = warm_up_text(config, backend, runner.staging, names, slab.layout.max_tokens)
     except OutputError as error:
         raise LoadError(f"{config.name}: {error}") from error
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  as above
         # A model may well refuse rows of zeros; whether it serves real ones only real ones tell.
-        print(f"model {config.name!r} raised while it was warmed up:", file=sys.stderr)
-        traceback.print_exception(error, file=sys.stderr)
+        report(f"model {config.name!r} raised while it was warmed up", error)
         return runner, {}
     runner.costs = measure_costs(warmup_ns, runner.staging)
     return runner, warmup_ns

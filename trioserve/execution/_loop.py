@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trioserve.execution._descriptors import (
@@ -75,8 +76,6 @@ class DataLoop:
         return True
 
     def _send(self, message: bytes | memoryview) -> None:
-        try:
+        # The server may be gone; the next receive says so in order.
+        with suppress(BrokenPipeError, ConnectionResetError):
             self._sock.send(message)
-        except (BrokenPipeError, ConnectionResetError):
-            # The server is gone; the next receive says so in order.
-            pass

@@ -1,10 +1,10 @@
 """What the supervisor and a worker say to each other on the control pair: one JSON object a SEQPACKET message.
 
-    supervisor                    worker
-        Start ->                            which models, where their slabs are
-              <- Ready | Failed             what became of them
-        Stop  ->                            finish what is queued, then end
-    end of stream either way: the other side is gone
+supervisor                    worker
+    Start ->                            which models, where their slabs are
+          <- Ready | Failed             what became of them
+    Stop  ->                            finish what is queued, then end
+end of stream either way: the other side is gone
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ModelReady(msgspec.Struct, frozen=True):
     """How long loading and warming up took, nanoseconds."""
 
     warmup_ns: dict[int, int]
-    """Service time in nanoseconds by rows; by tokens, padding included, for a text model; by texts for a tokenizer. Empty
-    without a warm-up."""
+    """Service time in nanoseconds by rows; by tokens, padding included, for a text model; by texts for a
+    tokenizer. Empty without a warm-up."""
 
     error: str
     """Why the model does not serve, in words for its author; empty when it does. Batches for it are refused."""

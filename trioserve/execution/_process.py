@@ -1,4 +1,4 @@
-"""One worker process: started with the ends of two pairs, watched by end of stream, ended with grace and then for certain."""
+"""One worker process: started with two pairs, watched by end of stream, ended with grace and then for certain."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 import trio
-import trioserve_protocol
 
 import trioserve
+import trioserve_protocol
 from trioserve.execution._descriptors import MAX_MESSAGE_NBYTES, pack_echo
 from trioserve.execution._messages import (
     MAX_CONTROL_NBYTES,
@@ -51,6 +52,9 @@ THREAD_VARIABLES: Final = (
 
 HOP_ROUNDS: Final = 16
 """Round trips that the median hop is taken of."""
+
+HOP_LIMIT_S: Final = 5.0
+"""Longest that all of them may take together."""
 
 REAP_LIMIT_S: Final = 5.0
 """How long to wait for a killed process. Only one stuck in the kernel takes longer, and nothing here could end that."""
@@ -92,22 +96,26 @@ class WorkerProcess:
         """Median round trip of an empty message, nanoseconds.
 
         Raises:
-            WorkerStartError: The worker ended, or answered something else.
+            WorkerStartError: The worker ended, does not answer, or answers something else.
         """
         took = []
-        for number in range(HOP_ROUNDS):
-            message = pack_echo(self.epoch, number)
-            before = time.monotonic_ns()
-            try:
-                self.data.send(message)
-                await trio.lowlevel.wait_readable(self.data)
-                answer = self.data.recv(MAX_MESSAGE_NBYTES)
-            except OSError as error:
-                raise WorkerStartError(f"the worker ended while it started: {error.strerror}") from error
-            took.append(time.monotonic_ns() - before)
-            if answer != message:
-                raise WorkerStartError("the worker ended, or does not answer what it was sent")
-        return int(statistics.median(took))
+        with trio.move_on_after(HOP_LIMIT_S):
+            for number in range(HOP_ROUNDS):
+                before = time.monotonic_ns()
+                await self._echo(pack_echo(self.epoch, number))
+                took.append(time.monotonic_ns() - before)
+            return int(statistics.median(took))
+        raise WorkerStartError("the worker does not answer")
+
+    async def _echo(self, message: bytes) -> None:
+        try:
+            self.data.send(message)
+            await trio.lowlevel.wait_readable(self.data)
+            answer = self.data.recv(MAX_MESSAGE_NBYTES)
+        except OSError as error:
+            raise WorkerStartError(f"the worker ended while it started: {error.strerror}") from error
+        if answer != message:
+            raise WorkerStartError("the worker ended while it started, or answers what it was not asked")
 
     async def gone(self) -> str:
         """Wait until the worker has ended by itself, and reap it.
@@ -137,10 +145,9 @@ class WorkerProcess:
         """
         try:
             with trio.move_on_after(grace_s):
-                try:
+                # It may have ended already; waiting is all that is left to do then.
+                with suppress(OSError):
                     await self.control.send(encode_control(Stop()))
-                except OSError:
-                    pass  # It has ended already; waiting is all that is left to do.
                 await self.process.wait()
             if self.process.returncode is None:
                 logger.warning("worker_killed", pid=self.process.pid, grace_s=grace_s)
@@ -159,13 +166,14 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
     """
     control, control_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     data, data_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    data.setblocking(False)
+    data.settimeout(0)
+    ends = (control_child.fileno(), data_child.fileno())
     try:
         message = encode_control(_start_message(spec, epoch))
         process = await trio.lowlevel.open_process(
             # -P: the working directory is not searched for modules, `sys_path` of the start message says where to look.
-            [sys.executable, "-P", "-m", "trioserve.execution.worker", str(control_child.fileno()), str(data_child.fileno())],
-            pass_fds=[control_child.fileno(), data_child.fileno(), *(model.arena.fd for model in spec.models)],
+            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends)],
+            pass_fds=[*ends, *(model.arena.fd for model in spec.models)],
             env=worker_environment(spec),
             stdin=subprocess.DEVNULL,
         )
@@ -182,7 +190,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
     except OSError:
         logger.debug("worker_ended_before_start", pid=process.pid)
     except BaseException:
-        with trio.CancelScope(shield=True):
+        with trio.move_on_after(REAP_LIMIT_S, shield=True):
             await started.stop(0)
         data.close()
         raise
@@ -190,7 +198,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
 
 
 def worker_environment(spec: WorkerSpec) -> dict[str, str]:
-    """The environment of a worker: as many threads as its models say, and this same `trioserve`, also from a source tree."""
+    """The environment of a worker: threads as its models say, and this same `trioserve`, also from a source tree."""
     environment = dict(os.environ)
     threads = str(max((model.config.threads for model in spec.models), default=1))
     environment.update(dict.fromkeys(THREAD_VARIABLES, threads))

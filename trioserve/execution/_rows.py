@@ -1,7 +1,7 @@
 """Where the rows of a batch lie: in one piece, gathered from several, or built from token ids.
 
-A batch may have to be run again in parts when the model raises, so all of these hand out any part `[start, stop)` of its
-positions.
+A batch may have to be run again in parts when the model raises, so all of these hand out any part `[start, stop)`
+of its positions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InPlace:
         first = self._first
         return tuple([array[first + start : first + stop] for array in self._arrays])
 
-    def padding(self, start: int, stop: int) -> int:
+    def padding(self, start: int, stop: int) -> int:  # noqa: ARG002  the interface of a batch that is padded
         """None."""
         return 0
 
@@ -82,7 +82,8 @@ class Staging:
 class TokenRows:
     """Token ids of text rows, as the arrays that a text model takes.
 
-    padded: `input_ids`, `attention_mask`, i64[rows, longest]; packed: `input_ids`, `position_ids`, `segment_ids`, i64[tokens].
+    padded: `input_ids`, `attention_mask`, i64[rows, longest];
+    packed: `input_ids`, `position_ids`, `segment_ids`, i64[tokens].
     """
 
     __slots__ = ("_lengths", "_packed", "_ranges", "_tokens")

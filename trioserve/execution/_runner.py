@@ -1,19 +1,19 @@
-"""Running batches of one model in a worker: lay the rows out, call the backend, check and place what it returns, and find the
-row at fault when it raises."""
+"""Running batches of one model in a worker.
+
+Lay the rows out, call the backend, check and place what it returns, and find the row at fault when it raises.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from trioserve_protocol import ErrorCode
-
-from trioserve.backends import OutputError
+from trioserve.backends import OutputError, check_outputs
 from trioserve.execution._costs import Costs
 from trioserve.execution._descriptors import StageBatch, StageResult
+from trioserve.execution._report import report
 from trioserve.execution._rows import InPlace, Outputs, Staging, TokenRows, read_only
+from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from trioserve.memory import Slab
 
 BISECT_LIMIT_NS: Final = 2_000_000_000
-"""Longest that a failed batch is taken apart. Rows not settled by then all get its error: other batches wait behind it."""
+"""Longest that a failed batch is taken apart. Rows not settled by then all get its error: other batches wait
+behind it."""
 
 _UNKNOWN_COSTS: Final = Costs(call_ns=float("inf"), copy_ns_per_byte=0.0)
 
@@ -51,7 +52,12 @@ class ModelRunner:
     """Runs batches of one loaded model over its slab. Used from one thread."""
 
     def __init__(
-        self, config: ModelConfig, backend: Backend, slab: Slab, *, clock: Callable[[], int] = time.monotonic_ns
+        self,
+        config: ModelConfig,
+        backend: Backend,
+        slab: Slab,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Preallocate what batches need.
 
@@ -77,8 +83,11 @@ class ModelRunner:
         self._padding = 0
 
     def run(self, batch: StageBatch) -> StageResult:
-        """See `Runner`. A batch of one range is used in place; of several, they are copied together or run one by one,
-        whichever the measured costs say is cheaper."""
+        """See `Runner`.
+
+        A batch of one range is used in place. Several are copied together or run one by one, whichever the measured
+        costs say is cheaper.
+        """
         started_ns = self._clock()
         self._input_ns = self._run_ns = self._padding = 0
         pieces, gathered = self._pieces(batch)
@@ -86,8 +95,9 @@ class ModelRunner:
         for piece in pieces:
             try:
                 self._attempt(piece, 0, piece.rows)
-            except Exception as error:
-                self._log(error, piece.rows)
+            except Exception as error:  # noqa: BLE001  user code: its rows fail, the worker does not
+                # The whole story goes to the log; what a client is told is the kind of error and no more.
+                report(f"model {self._name!r} raised on a batch of {piece.rows} rows", error)
                 limit_ns = self._clock() + BISECT_LIMIT_NS
                 failures += self._bisect(piece, 0, piece.rows, error, limit_ns)
         finished_ns = self._clock()
@@ -134,9 +144,7 @@ class ModelRunner:
         check_outputs(self._output_names, results, places)
         piece.outputs.store(start, stop, results, places)
 
-    def _bisect(
-        self, piece: _Piece, start: int, stop: int, error: Exception, limit_ns: int
-    ) -> list[Failure]:
+    def _bisect(self, piece: _Piece, start: int, stop: int, error: Exception, limit_ns: int) -> list[Failure]:
         """Run a part that failed again in halves, until the rows at fault stand alone.
 
         Returns:
@@ -153,28 +161,6 @@ class ModelRunner:
         for low, high in ((start, middle), (middle, stop)):
             try:
                 self._attempt(piece, low, high)
-            except Exception as half_error:
+            except Exception as half_error:  # noqa: BLE001  as in `run`
                 failures += self._bisect(piece, low, high, half_error, limit_ns)
         return failures
-
-    def _log(self, error: Exception, rows: int) -> None:
-        """The whole story goes to the log; what a client is told is the kind of error and no more."""
-        print(f"model {self._name!r} raised on a batch of {rows} rows:", file=sys.stderr)
-        traceback.print_exception(error, file=sys.stderr)
-
-
-def check_outputs(names: tuple[str, ...], results: Arrays, places: Arrays) -> None:
-    """Check what a backend returned.
-
-    Raises:
-        OutputError: Not one array an output, or an array of another dtype or shape.
-    """
-    if len(results) != len(places):
-        raise OutputError(f"infer returned {len(results)} arrays, expected {len(places)}")
-    for name, result, place in zip(names, results, places, strict=True):
-        if result is place:
-            continue
-        shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
-        if shape != place.shape or dtype != place.dtype:
-            given = type(result).__name__ if dtype is None else f"{dtype} {list(shape or ())}"
-            raise OutputError(f"output {name!r} is {given}, expected {place.dtype} {list(place.shape)}")

@@ -35,7 +35,8 @@ class WorkerSpec:
     """In the order of the index that `StageBatch.model` carries."""
 
     depth: int = 0
-    """Batches that may be with the worker at a time, 1 to 3; 0 lets it follow from the measured hop and service time."""
+    """Batches that may be with the worker at a time, 1 to 3; 0 lets it follow from the measured hop and service
+    time."""
 
     start_timeout_s: float = 120.0
     """Longest that starting, loading and warming up may take, seconds."""

@@ -9,7 +9,7 @@ import trio
 
 from trioserve.execution._costs import choose_depth
 from trioserve.execution._link import StageLink
-from trioserve.execution._process import start_process
+from trioserve.execution._process import REAP_LIMIT_S, start_process
 from trioserve.execution._spec import ReadyInfo, WorkerLoss, WorkerStartError
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ async def supervise_worker(
     Args:
         spec: The worker.
         on_ready: Called with a link of its own for each start. Who receives the link closes it.
-        on_lost: Called when a worker that had been ready is gone and reaped: what was in flight on its link comes back no
-            more, and its slots can be used again. The link itself reports the end earlier, as WorkerLost.
+        on_lost: Called when a worker that had been ready is gone and reaped: what was in flight on its link comes
+            back no more, and its slots can be used again. The link itself reports the end earlier, as WorkerLost.
         task_status: Started with what the first worker turned out to be.
 
     Raises:
@@ -44,10 +44,16 @@ async def supervise_worker(
     Cancellation:
         The worker finishes what it holds, at most `spec.grace_s`, and is then killed; it is reaped when this returns.
     """
+
+    def announce(link: StageLink, info: ReadyInfo) -> None:
+        on_ready(link, info)
+        if info.epoch == 1:
+            task_status.started(info)
+
     for epoch in range(1, spec.restarts + 2):
         restarting = epoch <= spec.restarts
         try:
-            reason = await _run_once(spec, epoch, on_ready, task_status)
+            reason = await _run_once(spec, epoch, announce)
         except WorkerStartError as error:
             if epoch == 1:
                 raise
@@ -59,12 +65,7 @@ async def supervise_worker(
     await trio.sleep_forever()
 
 
-async def _run_once(
-    spec: WorkerSpec,
-    epoch: int,
-    on_ready: Callable[[StageLink, ReadyInfo], None],
-    task_status: trio.TaskStatus[ReadyInfo],
-) -> str:
+async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]) -> str:
     """Start a worker, hand it over, and wait for its end.
 
     Returns:
@@ -78,16 +79,18 @@ async def _run_once(
         info = await _ready_info(spec, worker)
     except BaseException:
         worker.data.close()
-        await _stop(worker, 0)
+        with trio.move_on_after(REAP_LIMIT_S, shield=True):
+            await worker.stop(0)
         raise
     try:
-        logger.info("worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth)
+        logger.info(
+            "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
+        )
         on_ready(StageLink(worker.data, epoch=epoch, depth=info.depth), info)
-        if epoch == 1:
-            task_status.started(info)
         return await worker.gone()
     finally:
-        await _stop(worker, spec.grace_s)
+        with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):
+            await worker.stop(spec.grace_s)
 
 
 async def _ready_info(spec: WorkerSpec, worker: WorkerProcess) -> ReadyInfo:
@@ -98,10 +101,5 @@ async def _ready_info(spec: WorkerSpec, worker: WorkerProcess) -> ReadyInfo:
 
 
 def _service_ns(models: tuple[ModelReady, ...]) -> int:
-    """Service time of a full batch of the fastest model, 0 if none was measured: the hop weighs most against that one."""
+    """Service time of a full batch of the fastest model, 0 if unknown: the hop weighs most against that one."""
     return min((model.warmup_ns[max(model.warmup_ns)] for model in models if model.warmup_ns), default=0)
-
-
-async def _stop(worker: WorkerProcess, grace_s: float) -> None:
-    with trio.CancelScope(shield=True):
-        await worker.stop(grace_s)

@@ -7,18 +7,17 @@ wait for it here.
 from __future__ import annotations
 
 import importlib
-import sys
 import time
-import traceback
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from trioserve_protocol import ErrorCode
 
 from trioserve.backends import LoadError, verify_sha256
 from trioserve.execution._descriptors import StageBatch, StageResult
+from trioserve.execution._report import report
 from trioserve.execution._rows import clipped
+from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trioserve.config import ModelConfig
-    from trioserve.execution._runner import Failure
     from trioserve.memory import Slab
 
 WARMUP_TEXT: Final = "what does it cost to turn a question of common length into tokens?"
@@ -62,7 +60,7 @@ def load_tokenizer(config: ModelConfig, slab: Slab) -> TokenizerRunner:
 class TokenizerRunner:
     """Tokenizes batches of one model over its slab. Used from one thread."""
 
-    def __init__(self, name: str, tokenizer: Any, slab: Slab) -> None:
+    def __init__(self, name: str, tokenizer: Any, slab: Slab) -> None:  # noqa: ANN401  untyped library
         self._name = name
         self._tokenizer = tokenizer
         self._text = slab.text
@@ -72,8 +70,8 @@ class TokenizerRunner:
         """Write the token ids of each row of the batch to its slot.
 
         Returns:
-            With the number of tokens of each row in `lengths`, 0 for a row that failed: text that is not UTF-8, or that has
-            no tokens at all.
+            With the number of tokens of each row in `lengths`, 0 for a row that failed: text that is not UTF-8,
+            or that has no tokens at all.
         """
         started_ns = time.monotonic_ns()
         texts, failures = self._texts(batch)
@@ -86,7 +84,18 @@ class TokenizerRunner:
         self._store(batch, ids, lengths)
         ordered = tuple((row, code, message) for row, (code, message) in sorted(failures.items()))
         return StageResult(
-            batch.model, batch.seq, 0, "", started_ns, input_ns, run_ns, time.monotonic_ns(), 0, 0, ordered, lengths
+            batch.model,
+            batch.seq,
+            0,
+            "",
+            started_ns,
+            input_ns,
+            run_ns,
+            time.monotonic_ns(),
+            0,
+            0,
+            ordered,
+            lengths,
         )
 
     def warm_up(self) -> dict[int, int]:
@@ -120,8 +129,8 @@ class TokenizerRunner:
         """Token ids of each text; none for those that failed, before or here."""
         try:
             encodings = self._tokenizer.encode_batch_fast(texts)
-        except Exception as error:
-            self._log(error, len(texts))
+        except Exception as error:  # noqa: BLE001  whatever the library raises, only its text fails
+            report(f"the tokenizer of {self._name!r} raised on a burst of {len(texts)} texts", error)
             return self._encode_alone(texts, failures)
         ids: list[Sequence[int]] = [encoding.ids for encoding in encodings]
         for row in failures:
@@ -133,7 +142,7 @@ class TokenizerRunner:
         for row, text in enumerate(texts):
             try:
                 ids.append(() if row in failures else self._tokenizer.encode(text).ids)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  as above
                 message = f"the tokenizer of {self._name!r} raised {type(error).__name__}"
                 failures[row] = (int(ErrorCode.MODEL_RAISED), message)
                 ids.append(())
@@ -146,7 +155,3 @@ class TokenizerRunner:
         rows[real] = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
         for first, position, count in clipped(batch.ranges, 0, len(ids)):
             self._tokens[first : first + count, :longest] = rows[position : position + count]
-
-    def _log(self, error: Exception, rows: int) -> None:
-        print(f"the tokenizer of {self._name!r} raised on a burst of {rows} texts:", file=sys.stderr)
-        traceback.print_exception(error, file=sys.stderr)

@@ -1,5 +1,8 @@
-"""Warm-up: the usual batch sizes run once before a model is ready, so that the first request does not pay for allocation,
-compilation and page faults, and so that what a batch costs is known before the first decision about one."""
+"""Warm-up: the usual batch sizes run once before a model is ready.
+
+So the first request does not pay for allocation, compilation and page faults, and what a batch costs is known before
+the first decision about one.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trioserve.backends import check_outputs
 from trioserve.execution._costs import Costs, call_cost_ns
 from trioserve.execution._descriptors import StageBatch
 from trioserve.execution._rows import TokenRows
-from trioserve.execution._runner import check_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +50,9 @@ def text_sizes(config: ModelConfig, max_tokens: int) -> list[tuple[int, int]]:
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))
 
 
-def warm_up_rows(config: ModelConfig, backend: Backend, staging: Staging, names: tuple[str, ...]) -> dict[int, int]:
+def warm_up_rows(
+    config: ModelConfig, backend: Backend, staging: Staging, names: tuple[str, ...]
+) -> dict[int, int]:
     """Warm a fixed-shape model up with rows of zeros.
 
     Returns:
@@ -88,13 +93,13 @@ def warm_up_text(
 
 
 def measure_costs(service_ns: dict[int, int], staging: Staging) -> Costs:
-    """What gathering is decided by: the fixed cost of a call from the service times, and the copy rate of this machine."""
+    """What gathering is decided by: the fixed cost of a call, and the copy rate of this machine."""
     return Costs(call_cost_ns(service_ns), _copy_ns_per_byte(staging))
 
 
 def _copy_ns_per_byte(staging: Staging) -> float:
     arrays = [array for array in (*staging.inputs, *staging.outputs) if array.nbytes]
-    nbytes = sum(array.nbytes for array in arrays)
+    nbytes: int = sum(array.nbytes for array in arrays)
     if not nbytes:
         return 0.0
     targets = [np.empty_like(array) for array in arrays]

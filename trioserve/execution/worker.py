@@ -1,8 +1,8 @@
 """The worker process: `python -m trioserve.execution.worker CONTROL_FD DATA_FD`, started by the supervisor only.
 
-There is no event loop here. A CPU has one batch to run at a time, so the main thread blocks in `recv` on the data pair and then
-in the model; a second thread watches the control pair. That keeps the start under a third of a second, and a batch's
-way through the process short.
+There is no event loop here. A CPU has one batch to run at a time, so the main thread blocks in `recv` on the data
+pair and then in the model; a second thread watches the control pair. That keeps the start under a third of a
+second, and a batch's way through the process short.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from trioserve.execution._messages import (
     decode_for_worker,
     encode_control,
 )
+from trioserve.execution._report import report
 from trioserve.memory import Arena
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def main() -> int:
     try:
         loop.serve()
     except CorruptDescriptor as error:
-        print(f"worker ends: corrupt descriptor, {error}", file=sys.stderr)
+        report(f"ends after a corrupt descriptor: {error}")
         return EXIT_CORRUPT
     return 0
 

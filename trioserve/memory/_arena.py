@@ -1,7 +1,8 @@
 """An arena: anonymous shared memory that lives as long as somebody holds it, and leaves nothing behind.
 
-`memfd_create` gives memory without a name: after `kill -9` of every holder the kernel has it back. It is sealed against
-shrinking before anybody else can see it, because a peer that truncates a mapped file turns the next read here into SIGBUS.
+`memfd_create` gives memory without a name: after `kill -9` of every holder the kernel has it back. It is sealed
+against shrinking before anybody else can see it, because a peer that truncates a mapped file turns the next read
+here into SIGBUS.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 from typing import Final, Self
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Seals of every arena. F_SEAL_SEAL makes the set final, so a holder of the fd cannot forbid the writes of the others."""
+"""Seals of every arena. F_SEAL_SEAL makes the set final, so a holder of the fd cannot forbid the writes of the
+others."""
 
 
 class ArenaError(Exception):
@@ -22,12 +24,12 @@ class ArenaError(Exception):
 class Arena:
     """One sealed, shared mapping of a fixed size.
 
-    Made by `create` in the process that owns it and by `attach` in every other. Pages are committed as they are touched,
-    so an arena costs what is used of it.
+    Made by `create` in the process that owns it and by `attach` in every other. Pages are committed as they are
+    touched, so an arena costs what is used of it.
 
     Ownership:
-        An arena owns its file descriptor and its mapping until `close`. Arrays over `view` keep the mapping alive, never
-        the descriptor.
+        An arena owns its file descriptor and its mapping until `close`. Arrays over `view` keep the mapping
+        alive, never the descriptor.
     """
 
     __slots__ = ("_fd", "_map", "_view", "nbytes")
@@ -102,8 +104,8 @@ class Arena:
     def close(self) -> None:
         """Close the descriptor and unmap. Idempotent.
 
-        Arrays and views over the arena stay valid: while some exist the mapping outlives this call and goes with the last
-        of them.
+        Arrays and views over the arena stay valid: while some exist the mapping outlives this call and goes with
+        the last of them.
         """
         if self._map is None:
             return

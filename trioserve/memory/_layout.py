@@ -1,7 +1,8 @@
 """Where the rows of a model lie in its arena: pure arithmetic, and the arrays over it.
 
-One region a tensor, 64-byte aligned, with a row stride of exactly `row_nbytes`: rows `[a, b)` of a region are one contiguous C
-array, which is what lets a batch be used in place, a payload be received into it and a device copy it in one piece.
+One region a tensor, 64-byte aligned, with a row stride of exactly `row_nbytes`: rows `[a, b)` of a region are one
+contiguous C array, which is what lets a batch be used in place, a payload be received into it and a device copy
+it in one piece.
 
     | inputs 0 .. i | outputs 0 .. o | tokens u32[slots, max_tokens] | text bytes |
 """
@@ -12,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+
 from trioserve_protocol import DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
-    from trioserve_protocol import Signature, TensorSpec
 
     from trioserve.memory._arena import Arena
+    from trioserve_protocol import Signature, TensorSpec
 
 ALIGNMENT_NBYTES: Final = 64
 """A cache line, and the widest vector load."""
@@ -132,7 +134,16 @@ class Slab:
         The arrays share the arena's memory and keep its mapping alive. A slab neither owns nor closes the arena.
     """
 
-    __slots__ = ("input_bytes", "input_views", "inputs", "layout", "output_bytes", "outputs", "text", "tokens")
+    __slots__ = (
+        "input_bytes",
+        "input_views",
+        "inputs",
+        "layout",
+        "output_bytes",
+        "outputs",
+        "text",
+        "tokens",
+    )
 
     layout: SlabLayout
 
@@ -180,8 +191,9 @@ class Slab:
         self.text = view[layout.text_offset : layout.text_offset + layout.text_nbytes]
 
     def poison(self, first: int, count: int) -> None:
-        """Fill `count` rows from slot `first` with 0xA5 in every input, output and token region. For tests: a row that is
-        read before it is written then shows.
+        """Fill `count` rows from slot `first` with 0xA5 in every region but the text.
+
+        For tests: a row that is read before it is written then shows.
         """
         for rows in (*self.input_bytes, *self.output_bytes, self.tokens.view(np.uint8)):
             rows[first : first + count] = POISON

@@ -11,6 +11,11 @@ when its last row is free; the free list is a stack, so the rows handed out next
 A slot has two holders: the request, until it is answered, and the batch, until the worker has let go. A
 request that is cancelled or expires drops its hold at once, but the row is not handed to the next client while
 a copy or a kernel may still read it.
+
+Most requests are *plain*: one row, a body of the usual size, no wish beyond a result. What the columns say of them
+by default is true of them, so admission writes only id, session, deadline and time, and a batch of them is
+answered without looking at the rest. A request that differs marks its block as special and writes all columns;
+they are back at their defaults when its slots are free.
 """
 
 from __future__ import annotations
@@ -32,16 +37,18 @@ class SlotTable:
     Args:
         slots: rows in the slab, a multiple of `block_rows`.
         block_rows: rows in a block: the model's largest batch.
+        plain_body_nbytes: body of a plain request.
 
     Ownership: only the process that owns the slab writes here. Every method is sync, so that a check and the
     change that follows it are atomic under Trio.
     """
 
-    def __init__(self, slots: int, block_rows: int) -> None:
+    def __init__(self, slots: int, block_rows: int, plain_body_nbytes: int = 0) -> None:
         if block_rows < 1 or slots < block_rows or slots % block_rows:
             raise ValueError(f"slots: expected a multiple of block_rows ({block_rows}), got {slots}")
         self.total: Final = slots
         self.block_rows: Final = block_rows
+        self.plain_body_nbytes: Final = plain_body_nbytes
         self.rid = array("Q", bytes(8 * slots))
         self.deadline_ns = array("q", bytes(8 * slots))
         self.received_ns = array("q", bytes(8 * slots))
@@ -66,6 +73,10 @@ class SlotTable:
         self.flag_column: NDArray[np.uint16] = np.frombuffer(self.flags, np.uint16)
         self.row_counts: NDArray[np.uint16] = np.frombuffer(self.rows, np.uint16)
         self.holds: NDArray[np.uint8] = np.frombuffer(self.hold, np.uint8)
+        self.row_counts[:] = 1
+        self.bodies_nbytes[:] = plain_body_nbytes
+        self.special = bytearray(slots // block_rows)
+        """Per block: whether it has held a request that is not plain since it was free."""
         self._leased = [0] * (slots // block_rows)
         self._free = list(range(slots // block_rows - 1, -1, -1))
         self._open = FULL
@@ -119,6 +130,7 @@ class SlotTable:
         if self._open != FULL and not self._leased[self._open]:
             raise AssertionError("an open block without leases is refilled from its start: this is a bug")
         self._open = self._free.pop()
+        self.special[self._open] = False
         self._fill = self._open * self.block_rows
         self._end = self._fill + self.block_rows
         return True
@@ -129,16 +141,29 @@ class SlotTable:
         """Whether the request whose first row this is still waits for its answer."""
         return bool(self.hold[first] & HELD_BY_REQUEST)
 
+    def mark_special(self, first: int) -> None:
+        """The request that starts here is not plain."""
+        self.special[first // self.block_rows] = True
+
+    def received_at(self, first: int) -> int:
+        """When a request was received; a plain one was ready in the same turn."""
+        return self.received_ns[first] or self.ready_ns[first]
+
     def is_held_by_batch(self, first: int) -> bool:
         """Whether a batch, a tokenizer or an arriving body holds the request's rows."""
         return bool(self.hold[first] & HELD_BY_BATCH)
 
     def all_live(self, first: int, count: int) -> bool:
         """Whether every row of the range belongs to an unanswered request."""
+        if count == 1:
+            return bool(self.hold[first] & HELD_BY_REQUEST)
         return bool((self.holds[first : first + count] & HELD_BY_REQUEST).all())
 
     def hold_for_batch(self, first: int, count: int) -> None:
         """A batch takes its hold on a range: its rows stay until `drop_batch`."""
+        if count == 1:
+            self.hold[first] |= HELD_BY_BATCH
+            return
         self.holds[first : first + count] |= HELD_BY_BATCH
 
     def claim(self, first: int) -> bool:
@@ -159,12 +184,9 @@ class SlotTable:
             self.holds[first : first + rows] = HELD_BY_BATCH
         else:
             self.holds[first : first + rows] = 0
+            self._make_plain(slice(first, first + rows), first)
             self._give_back(first, rows)
         return True
-
-    def claim_batch(self, first: int, count: int) -> None:
-        """Ends all requests of a range that `all_live` has just confirmed; the batch keeps its hold."""
-        self.holds[first : first + count] = HELD_BY_BATCH
 
     def drop_batch(self, first: int, count: int) -> None:
         """The worker has let go of a range: rows whose request is answered are free."""
@@ -172,7 +194,27 @@ class SlotTable:
         holds &= HELD_BY_REQUEST
         waiting = int(np.count_nonzero(holds))
         if waiting != count:
+            if waiting:
+                self._make_plain(first + np.flatnonzero(holds == 0), first)
+            else:
+                self._make_plain(slice(first, first + count), first)
             self._give_back(first, count - waiting)
+
+    def free_plain_batch(self, first: int, count: int) -> None:
+        """Ends the plain requests of a range, all live, and lets go of it."""
+        if count == 1:
+            self.hold[first] = 0
+        else:
+            self.holds[first : first + count] = 0
+        self._give_back(first, count)
+
+    def _make_plain(self, rows: slice | NDArray[np.intp], first: int) -> None:
+        """Back to the defaults, for rows of one block that are free now."""
+        if self.special[first // self.block_rows]:
+            self.row_counts[rows] = 1
+            self.bodies_nbytes[rows] = self.plain_body_nbytes
+            self.flag_column[rows] = 0
+            self.receiveds_ns[rows] = 0
 
     def _give_back(self, first: int, count: int) -> None:
         block = first // self.block_rows

@@ -1,0 +1,84 @@
+"""Models that the tests of backends and workers load by file."""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import trioserve
+from trioserve.backends import LoadContext
+
+Array = npt.NDArray[Any]
+
+
+class Affine(trioserve.Model):
+    """y = x * factor + 1, by row; raises where a row holds the value told."""
+
+    inputs = {"x": trioserve.Tensor("f4", [-1, 4])}
+    outputs = {"y": trioserve.Tensor("f4", [-1, 4])}
+    max_batch_rows = 16
+
+    def __init__(self, factor: float = 2.0, bad: float | None = None) -> None:
+        self.factor = factor
+        self.bad = bad
+
+    def load(self, ctx: LoadContext) -> None:
+        self.loaded = ctx.name
+
+    def infer(self, x: Array) -> Array:
+        if self.bad is not None and (x == self.bad).any():
+            raise ValueError("a secret of the model's")
+        return x * np.float32(self.factor) + np.float32(1)
+
+
+class Pair(trioserve.Model):
+    """Two inputs, two outputs, by dict or tuple."""
+
+    inputs = {"a": trioserve.Tensor("f4", [-1, 3]), "b": trioserve.Tensor("i4", [-1])}
+    outputs = {"sum": trioserve.Tensor("f4", [-1]), "twice": trioserve.Tensor("i4", [-1])}
+
+    def __init__(self, form: str = "dict") -> None:
+        self.form = form
+
+    def infer(self, a: Array, b: Array) -> object:
+        total, twice = a.sum(axis=1) + b.astype(np.float32), b * np.int32(2)
+        if self.form == "dict":
+            return {"twice": twice, "sum": total}
+        if self.form == "tuple":
+            return total, twice
+        if self.form == "short":
+            return (total,)
+        if self.form == "misnamed":
+            return {"sum": total, "thrice": twice}
+        return [total, twice]
+
+
+class Wrong(Affine):
+    """Returns another dtype or shape than it says."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def infer(self, x: Array) -> Array:
+        return x.astype(np.float64) if self.how == "dtype" else x[:, :2]
+
+
+class Broken(Affine):
+    """Fails to load."""
+
+    def load(self, ctx: LoadContext) -> None:
+        raise RuntimeError("no device")
+
+
+class Fragile(Affine):
+    """Takes its process down where a row starts with -1, and takes its time where one starts with -2."""
+
+    def infer(self, x: Array) -> Array:
+        if (x[:, 0] == -1).any():
+            os._exit(7)
+        if (x[:, 0] == -2).any():
+            time.sleep(0.3)
+        return super().infer(x)
