@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trioserve_protocol import ErrorCode, Limits, Signature
-
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
+from trioserve_protocol import ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import NEVER_NS, Lane
@@ -47,9 +46,7 @@ class Engine:
         self.executors: Final[list[Executor]] = []
         self.tokenizers: Final[list[Tokenizer]] = []
         self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
-        self.terminal: Final = Terminal(
-            self.sessions, clock, self.retry_after_us, self._free_session
-        )
+        self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us, self._free_session)
         self.draining = False
         self.started_ns: Final = clock.now_ns()
         self._free_sessions: list[int] = []
@@ -120,7 +117,8 @@ class Engine:
 
     def cancel(self, session: Session, rid: int = 0, count: int = 1) -> None:
         """Ends requests of a session early: ids `rid` to `rid + count - 1`, all of them for `rid` 0. Unknown and
-        finished ids are ignored."""
+        finished ids are ignored.
+        """
         if not session.inflight:
             return
         for lane in self.lanes:
@@ -166,10 +164,8 @@ class Engine:
         """When the engine next needs a call of `expire` and `decide` without being told of anything."""
         earliest_ns = NEVER_NS
         for lane in self.lanes:
-            if lane.next_deadline_ns < earliest_ns:
-                earliest_ns = lane.next_deadline_ns
-            if lane.wake_ns < earliest_ns:
-                earliest_ns = lane.wake_ns
+            earliest_ns = min(earliest_ns, lane.next_deadline_ns)
+            earliest_ns = min(earliest_ns, lane.wake_ns)
         return earliest_ns
 
     def completes_by(self, at_ns: int) -> bool:
@@ -182,7 +178,7 @@ class Engine:
         """Refuses new requests from here on; those under way go on."""
         self.draining = True
         for lane in self.lanes:
-            lane.closed_code = int(ErrorCode.DRAINING)
+            lane.closed_code = ErrorCode.DRAINING
 
     def abort(self) -> None:
         """Answers all that is left when the time for draining is over."""

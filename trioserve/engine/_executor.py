@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
+from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
 from ._lane import NEVER_NS, Lane
@@ -35,7 +36,7 @@ class Executor(Stage[Lane, Batch]):
         super().attach(link)
         self.free_ns = 0
         for lane in self.lanes:
-            lane.closed_code = 0
+            lane.closed_code = ErrorCode.OK
 
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""

@@ -8,9 +8,8 @@ from zlib import crc32
 from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
-    from trioserve_protocol import InferBegin
-
     from trioserve.engine import Arrival, Intake
+    from trioserve_protocol import InferBegin
 
     from ._peer import Peer
     from ._watch import Watch

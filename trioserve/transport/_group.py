@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
+
 from trioserve_protocol import (
     READ_NBYTES,
     Connection,
@@ -41,11 +42,10 @@ from ._watch import Watch
 if TYPE_CHECKING:
     import socket
 
-    from trioserve_protocol import Limits
-
     from trioserve.config import ServerConfig
     from trioserve.engine import Engine, Intake
     from trioserve.request import Clock
+    from trioserve_protocol import Limits
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +101,10 @@ class ConnectionGroup:
         self._doomed: list[Peer] = []
         self._buffer: Final = memoryview(
             bytearray(
-                limits.connection_turn_nbytes + wire_limits.max_meta_nbytes + wire_limits.max_control_nbytes + 131_072
+                limits.connection_turn_nbytes
+                + wire_limits.max_meta_nbytes
+                + wire_limits.max_control_nbytes
+                + 131_072
             )
         )
         self._first_read: Final = self._buffer[: limits.connection_turn_nbytes]
@@ -208,7 +211,8 @@ class ConnectionGroup:
 
     def _read_all(self, events: list[tuple[int, int]], now_ns: int) -> None:
         """Reads from every connection that is ready, as far as the turn's budget goes; epoll reports the others again,
-        and first, because it moves what it has reported to the end of its list."""
+        and first, because it moves what it has reported to the end of its list.
+        """
         peers, clock_ns = self._peers, self._clock.now_ns
         end_ns = now_ns + self._turn_ns
         for index, (fd, mask) in enumerate(events):
@@ -278,7 +282,8 @@ class ConnectionGroup:
 
     def _read_more(self, peer: Peer, now_ns: int) -> None:
         """Inside a frame, or behind a large one: then no more than the next header, so that a body that follows is
-        received into its slot and not copied there."""
+        received into its slot and not copied there.
+        """
         kept = len(peer.tail)
         self._buffer[:kept] = peer.tail
         limit = min(peer.machine.wanted(kept), self._limits.connection_turn_nbytes)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from trioserve_protocol import Connection
-
     from trioserve.engine import Arrival, Session
+    from trioserve_protocol import Connection
 
 Buffer = bytes | bytearray | memoryview
 
@@ -60,9 +59,9 @@ class Peer:
         "control_tokens",
         "control_tokens_ns",
         "doomed",
-        "lingers_until_ns",
         "fd",
         "finished",
+        "lingers_until_ns",
         "machine",
         "mask",
         "midway",
