@@ -52,8 +52,9 @@ log = structlog.get_logger(__name__)
 MAX_EVENTS: Final = 256
 SOON_NS: Final = 500_000
 SOON_S: Final = 0.001
-"""While a batch is expected back within `SOON_NS` the group waits for it in its own epoll set, at most this long:
-going to sleep and being woken through the loop would cost it 20 us more. Other tasks wait no longer than that."""
+"""While few requests are under way and their batch is expected back within `SOON_NS`, the group waits for it in its own
+epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
+that. Under load it would wake for every single arrival; going through the loop, it finds many."""
 
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
@@ -180,7 +181,7 @@ class ConnectionGroup:
         try:
             while True:
                 events = poll(0, MAX_EVENTS) or (
-                    poll(SOON_S, MAX_EVENTS) if engine.completes_by(now_ns() + SOON_NS) else []
+                    poll(SOON_S, MAX_EVENTS) if engine.is_quiet_until(now_ns() + SOON_NS) else []
                 )
                 if not events and not self._ready:
                     await trio.lowlevel.wait_readable(epoll_fd)
@@ -198,16 +199,20 @@ class ConnectionGroup:
         self._frames_left = self._limits.turn_frames
         self._nbytes_left = self._limits.turn_nbytes
         self._engine.expire(now_ns)
-        stages = self._stages
-        for fd, _ in events:
-            if fd in stages:
-                stages[fd](now_ns)
+        self._collect(events, now_ns)
         if self._ready:
             ready, self._ready = self._ready, {}
             for peer in ready.values():
                 self._guarded(peer, self._parse_kept, now_ns)
         self._read_all(events, now_ns)
         self._finish_turn(now_ns)
+
+    def _collect(self, events: list[tuple[int, int]], now_ns: int) -> None:
+        """Takes completions off the workers' links."""
+        stages = self._stages
+        for fd, _ in events:
+            if fd in stages:
+                stages[fd](now_ns)
 
     def _read_all(self, events: list[tuple[int, int]], now_ns: int) -> None:
         """Reads from every connection that is ready, as far as the turn's budget goes; epoll reports the others again,
