@@ -73,6 +73,15 @@ class Broken(Affine):
         raise RuntimeError("no device")
 
 
+class Forking(Affine):
+    """Leaves a child behind that holds all its descriptors."""
+
+    def load(self, ctx: LoadContext) -> None:
+        if os.fork() == 0:
+            time.sleep(3)
+            os._exit(0)
+
+
 class Fragile(Affine):
     """Takes its process down where a row starts with -1, and takes its time where one starts with -2."""
 
