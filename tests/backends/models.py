@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 class Affine(trioserve.Model):
     """y = x * factor + 1, by row; raises where a row holds the value told."""
 
-    inputs = {"x": trioserve.Tensor("f4", [-1, 4])}
-    outputs = {"y": trioserve.Tensor("f4", [-1, 4])}
+    inputs: ClassVar = {"x": trioserve.Tensor("f4", [-1, 4])}
+    outputs: ClassVar = {"y": trioserve.Tensor("f4", [-1, 4])}
     max_batch_rows = 16
 
     def __init__(self, factor: float = 2.0, bad: float | None = None) -> None:
@@ -36,8 +36,8 @@ class Affine(trioserve.Model):
 class Pair(trioserve.Model):
     """Two inputs, two outputs, by dict or tuple."""
 
-    inputs = {"a": trioserve.Tensor("f4", [-1, 3]), "b": trioserve.Tensor("i4", [-1])}
-    outputs = {"sum": trioserve.Tensor("f4", [-1]), "twice": trioserve.Tensor("i4", [-1])}
+    inputs: ClassVar = {"a": trioserve.Tensor("f4", [-1, 3]), "b": trioserve.Tensor("i4", [-1])}
+    outputs: ClassVar = {"sum": trioserve.Tensor("f4", [-1]), "twice": trioserve.Tensor("i4", [-1])}
 
     def __init__(self, form: str = "dict") -> None:
         self.form = form
