@@ -38,8 +38,10 @@ setup: $(VENV)/.dev ## make the virtual environment with everything in it
 demo: $(VENV)/.demo ## build a real model, serve it, ask it questions
 	$(BIN)/python -m trioserve_tools.demo
 
-serve: $(VENV)/.demo ## serve the demo's models until Ctrl-C
-	$(BIN)/python -m trioserve_tools.minilm --directory $(MODELS)
+$(MODELS)/minilm/model.toml: | $(VENV)/.demo
+	$(BIN)/python -m trioserve_tools.minilm
+
+serve: $(VENV)/.demo $(MODELS)/minilm/model.toml ## serve the demo's models until Ctrl-C
 	$(BIN)/trioserve serve --models $(MODELS)
 
 bench: $(VENV)/.demo ## throughput and latency on this machine

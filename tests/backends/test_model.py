@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from trioserve_protocol import DType, TensorSpec
 
 from trioserve import Model, Tensor
 from trioserve.backends import model_name
 from trioserve.backends._model import constructor_arguments
+from trioserve_protocol import DType, TensorSpec
 
 
 def test_a_tensor_keeps_what_it_was_given() -> None:

@@ -19,7 +19,11 @@ def context(folder: Path, **fields: Any) -> LoadContext:
         "outputs": {"y": TensorConfig("f4", [-1, 3])},
     }
     config = ModelConfig(
-        name="gemm", backend="onnx", file=fields.pop("file", "gemm.onnx"), directory=str(folder), **tensors | fields
+        name="gemm",
+        backend="onnx",
+        file=fields.pop("file", "gemm.onnx"),
+        directory=str(folder),
+        **tensors | fields,
     )
     return LoadContext(config, signature_of(config))
 
@@ -90,7 +94,9 @@ def test_a_fixed_batch_is_a_load_error(onnx_folder: Path) -> None:
     model = onnx.load(onnx_folder / "gemm.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     (onnx_folder / "fixed.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(LoadError, match="axis 0 of (input 'x'|output 'y') is fixed at 4 in the graph; it must be symbolic"):
+    with pytest.raises(
+        LoadError, match=r"axis 0 of (input 'x'|output 'y') is fixed at 4 in the graph; it must be symbolic"
+    ):
         OnnxBackend().load(context(onnx_folder, file="fixed.onnx"))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from trioserve_protocol import DType, Signature, TensorSpec
 
 from trioserve.backends import (
     LoadContext,
@@ -21,6 +20,7 @@ from trioserve.backends import (
 )
 from trioserve.config import ModelConfig, TensorConfig
 from trioserve.testing import BackendContract
+from trioserve_protocol import DType, Signature, TensorSpec
 
 MODELS = Path(__file__).with_name("models.py")
 X4 = TensorSpec("x", DType.F32, (-1, 4))

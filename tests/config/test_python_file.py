@@ -125,3 +125,29 @@ def test_import_that_takes_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(subprocess, "run", run)
     assert problem_of(write(tmp_path, SCALE)).given == "an import of more than 60 s"
+
+
+@pytest.mark.parametrize(
+    "args, given",
+    [
+        ("size = 3", None),
+        ("", "missing a required argument: 'size'"),
+        ("siez = 3", "missing a required argument: 'size'"),
+        ("size = 3\ncolour = 1", "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_arguments_of_the_constructor(tmp_path: Path, args: str, given: str | None) -> None:
+    source = SCALE.replace("factor=2.0", "size, factor=2.0")
+    folder = write(tmp_path / "m", source, f'backend = "python"\nfile = "scale.py"\n[args]\n{args}\n')
+    if given is None:
+        assert load_model_config(folder).args == {"size": 3}
+        return
+    problem = problem_of(folder)
+    assert problem.key == "args"
+    assert given in problem.given
+
+
+def test_file_alone_cannot_give_arguments(tmp_path: Path) -> None:
+    problem = problem_of(write(tmp_path, SCALE.replace("factor=2.0", "factor")))
+    assert problem.key == "args"
+    assert "model.toml" in problem.hint

@@ -22,7 +22,9 @@ def make_model() -> Iterator[MakeModel]:
     """`make_model("Affine", slots=64, args={...})`: a model of the tests' file with an arena of its own."""
     arenas: list[Arena] = []
 
-    def make(class_name: str = "Affine", *, slots: int = 64, max_rows: int = 16, **fields: Any) -> WorkerModel:
+    def make(
+        class_name: str = "Affine", *, slots: int = 64, max_rows: int = 16, **fields: Any
+    ) -> WorkerModel:
         config = ModelConfig(
             name=class_name.lower(),
             backend="python",

@@ -35,7 +35,16 @@ def test_the_fixed_price_of_a_range_counts() -> None:
 
 @pytest.mark.parametrize(
     ("hop_ns", "service_ns", "depth"),
-    [(50, 0, 1), (50, 500, 1), (51, 500, 2), (48_000, 94_000, 2), (100, 100, 2), (101, 100, 3), (10**9, 1, 3), (0, 100, 1)],
+    [
+        (50, 0, 1),
+        (50, 500, 1),
+        (51, 500, 2),
+        (48_000, 94_000, 2),
+        (100, 100, 2),
+        (101, 100, 3),
+        (10**9, 1, 3),
+        (0, 100, 1),
+    ],
 )
 def test_depth_hides_a_hop_that_weighs(hop_ns: int, service_ns: int, depth: int) -> None:
     assert choose_depth(hop_ns, service_ns) == depth

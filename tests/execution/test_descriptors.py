@@ -1,6 +1,10 @@
 """Descriptors: what is packed comes back, and whatever is flipped, cut or forged is corruption."""
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +33,7 @@ U32 = st.integers(0, 2**32 - 1)
 
 
 @st.composite
-def batches(draw):
+def batches(draw: st.DrawFn) -> StageBatch:
     model = draw(st.integers(0, 2))
     count = st.integers(1, 20)
     ranges = tuple(
@@ -46,7 +50,7 @@ def batches(draw):
 
 
 @st.composite
-def results(draw):
+def results(draw: st.DrawFn) -> tuple[StageResult, int]:
     rows = draw(st.integers(1, 30))
     bad = sorted(draw(st.sets(st.integers(0, rows - 1), max_size=5)))
     failures = tuple((row, draw(st.integers(1, 0xFFFF)), draw(st.text(max_size=20))) for row in bad)
@@ -59,7 +63,7 @@ def results(draw):
     return result, rows
 
 
-def same(left, right):
+def same(left: Iterable[Any], right: Iterable[Any]) -> bool:
     return all(
         np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
         for a, b in zip(left, right, strict=True)
@@ -67,14 +71,14 @@ def same(left, right):
 
 
 @given(batches(), U32)
-def test_a_batch_comes_back(batch, epoch):
+def test_a_batch_comes_back(batch: StageBatch, epoch: int) -> None:
     message = pack_batch(batch, epoch)
     assert 0 < len(message) <= MAX_MESSAGE_NBYTES
     assert same(unpack_batch(memoryview(message), epoch=epoch, bounds=BOUNDS), batch)
 
 
 @given(results(), U32)
-def test_a_result_comes_back(made, epoch):
+def test_a_result_comes_back(made: tuple[StageResult, int], epoch: int) -> None:
     result, rows = made
     message = memoryview(bytearray(pack_result(result, epoch, rows)))
     found = unpack_result(message, epoch=epoch, model=result.model, seq=result.seq, rows=rows)
@@ -97,7 +101,7 @@ RESULTS = [
 ]
 
 
-def mutants(message):
+def mutants(message: bytes) -> Iterator[bytes]:
     """The message with each byte set to each other value of a spread, and each shorter or longer one."""
     for at, byte in enumerate(message):
         for flip in (1, 2, 4, 8, 16, 32, 64, 128, 0xFF):
@@ -109,20 +113,20 @@ def mutants(message):
 
 
 @pytest.mark.parametrize("batch", EXAMPLES)
-def test_every_mutant_of_a_batch_is_corruption(batch):
+def test_every_mutant_of_a_batch_is_corruption(batch: StageBatch) -> None:
     for message in mutants(pack_batch(batch, 9)):
         with pytest.raises(CorruptDescriptor):
             unpack_batch(memoryview(message), epoch=9, bounds=BOUNDS)
 
 
 @pytest.mark.parametrize("result", RESULTS)
-def test_every_mutant_of_a_result_is_corruption(result):
+def test_every_mutant_of_a_result_is_corruption(result: StageResult) -> None:
     for message in mutants(pack_result(result, 9, 3)):
         with pytest.raises(CorruptDescriptor):
             unpack_result(memoryview(message), epoch=9, model=0, seq=7, rows=3)
 
 
-def u32(*values):
+def u32(*values: int) -> npt.NDArray[np.uint32]:
     return np.array(values, np.uint32)
 
 
@@ -148,12 +152,12 @@ def u32(*values):
         StageBatch(2, 7, ((0, 1),), u32(300), u32(2**32 - 1)),
     ],
 )
-def test_a_sealed_batch_out_of_bounds_is_corruption(batch):
+def test_a_sealed_batch_out_of_bounds_is_corruption(batch: StageBatch) -> None:
     with pytest.raises(CorruptDescriptor):
         unpack_batch(memoryview(pack_batch(batch, 9)), epoch=9, bounds=BOUNDS)
 
 
-def test_a_batch_of_another_epoch_or_kind_is_corruption():
+def test_a_batch_of_another_epoch_or_kind_is_corruption() -> None:
     message = memoryview(pack_batch(EXAMPLES[0], 9))
     with pytest.raises(CorruptDescriptor, match="epoch 9, expected"):
         unpack_batch(message, epoch=10, bounds=BOUNDS)
@@ -162,7 +166,7 @@ def test_a_batch_of_another_epoch_or_kind_is_corruption():
 
 
 @pytest.mark.parametrize("other", [{"epoch": 10}, {"model": 1}, {"seq": 8}, {"rows": 4}])
-def test_a_result_of_another_batch_is_corruption(other):
+def test_a_result_of_another_batch_is_corruption(other: dict[str, int]) -> None:
     expected = {"epoch": 9, "model": 0, "seq": 7, "rows": 3} | other
     with pytest.raises(CorruptDescriptor, match="expected the result of"):
         unpack_result(memoryview(pack_result(RESULTS[0], 9, 3)), **expected)
@@ -171,24 +175,24 @@ def test_a_result_of_another_batch_is_corruption(other):
 @pytest.mark.parametrize(
     "failures", [((3, 1, ""),), ((1, 0, ""),), ((1, 1, ""), (1, 1, "")), ((2, 1, ""), (1, 1, ""))]
 )
-def test_failures_out_of_bounds_are_corruption(failures):
+def test_failures_out_of_bounds_are_corruption(failures: tuple[tuple[int, int, str], ...]) -> None:
     message = pack_result(RESULTS[0]._replace(failures=failures), 9, 3)
     with pytest.raises(CorruptDescriptor):
         unpack_result(memoryview(message), epoch=9, model=0, seq=7, rows=3)
 
 
-def test_a_batch_too_large_for_a_message_is_refused():
+def test_a_batch_too_large_for_a_message_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 16384"):
         pack_batch(StageBatch(0, 1, tuple((i, 1) for i in range(2100))), 9)
 
 
 @pytest.mark.parametrize("column", [np.arange(2, dtype=np.uint32), np.arange(3, dtype=np.int64)])
-def test_a_column_has_one_u32_a_row(column):
+def test_a_column_has_one_u32_a_row(column: npt.NDArray[Any]) -> None:
     with pytest.raises(ValueError, match="for 3 rows of uint32"):
         pack_batch(StageBatch(1, 1, ((0, 3),), column), 9)
 
 
-def test_long_messages_are_cut_and_many_are_dropped():
+def test_long_messages_are_cut_and_many_are_dropped() -> None:
     many = tuple((row, 269, "x" * 300) for row in range(200))
     message = pack_result(RESULTS[0]._replace(failures=many), 9, 200)
     found = unpack_result(memoryview(message), epoch=9, model=0, seq=7, rows=200)
@@ -199,7 +203,7 @@ def test_long_messages_are_cut_and_many_are_dropped():
     assert found.message == "é" * 100
 
 
-def test_an_echo_is_told_from_the_others():
+def test_an_echo_is_told_from_the_others() -> None:
     assert is_echo(memoryview(pack_echo(9, 1)))
     assert not is_echo(memoryview(pack_batch(EXAMPLES[0], 9)))
     assert not is_echo(memoryview(pack_result(RESULTS[0], 9, 3)))

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -16,14 +17,14 @@ BOUNDS = [ModelBounds(100, 50)]
 class Pair:
     def __init__(self, depth: int = 2) -> None:
         ours, self.worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        ours.settimeout(0)
         self.worker.settimeout(1)
         self.link = StageLink(ours, epoch=EPOCH, depth=depth)
 
     def take(self) -> StageBatch:
         return unpack_batch(memoryview(self.worker.recv(20_000)), epoch=EPOCH, bounds=BOUNDS)
 
-    def answer(self, seq: int, rows: int = 1, **fields: int) -> None:
+    def answer(self, seq: int, rows: int = 1, **fields: Any) -> None:
         result = StageResult(0, seq, 0, "", 1, 2, 3, 4, 0, 0)._replace(**fields)
         self.worker.send(pack_result(result, EPOCH, rows))
 
@@ -117,7 +118,9 @@ def test_results_before_the_end_are_received(pair: Pair) -> None:
         pytest.param(bytes(60_000), id="longer than the buffer"),
         pytest.param(pack_echo(EPOCH, 1), id="an echo"),
         pytest.param(pack_result(StageResult(0, 2, 0, "", 1, 2, 3, 4, 0, 0), EPOCH, 1), id="another batch"),
-        pytest.param(pack_result(StageResult(0, 1, 0, "", 1, 2, 3, 4, 0, 0), EPOCH - 1, 1), id="an old epoch"),
+        pytest.param(
+            pack_result(StageResult(0, 1, 0, "", 1, 2, 3, 4, 0, 0), EPOCH - 1, 1), id="an old epoch"
+        ),
     ],
 )
 def test_a_corrupt_message_drops_the_worker(pair: Pair, message: bytes) -> None:

@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trioserve_protocol import DType, Signature, TensorSpec
 
 from trioserve.execution import StageBatch
 from trioserve.execution._rows import InPlace, Outputs, Staging, TokenRows, clipped, read_only
 from trioserve.memory import Arena, Slab, plan_slab
+from trioserve_protocol import DType, Signature, TensorSpec
 
 SLOTS = 40
 
@@ -135,7 +135,7 @@ def test_packed_tokens(
     expected = reference(slab, ranges, lengths, start, stop)
     assert {array.dtype for array in arrays} == {np.dtype(np.int64)}
     ids, positions, segments = (array.tolist() for array in arrays)
-    assert ids == sum(expected, [])
+    assert ids == [token for row in expected for token in row]
     assert positions == [place for row in expected for place in range(len(row))]
     assert segments == [index for index, row in enumerate(expected) for _ in row]
     assert rows.padding(start, stop) == 0

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trioserve_protocol import ErrorCode
 
 from trioserve.backends import Arrays, LoadContext, create_backend, signature_of
 from trioserve.execution import InProcessStage, StageBatch, StageResult, WorkerModel
@@ -16,6 +15,7 @@ from trioserve.execution._costs import Costs
 from trioserve.execution._runner import ModelRunner
 from trioserve.memory import Slab
 from trioserve.testing import FakeBackend
+from trioserve_protocol import ErrorCode
 
 MODEL_RAISED = int(ErrorCode.MODEL_RAISED)
 ONE = ((5, 12),)

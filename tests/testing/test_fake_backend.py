@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trioserve_protocol import DType, Signature, TensorSpec
 
 from trioserve.backends import LoadContext
 from trioserve.config import ModelConfig
 from trioserve.testing import BackendContract, FakeBackend, FakeModelError
+from trioserve_protocol import DType, Signature, TensorSpec
 
 SIGNATURE = Signature(
     (TensorSpec("x", DType.F32, (-1, 3)), TensorSpec("n", DType.I32, (-1,))),

@@ -15,6 +15,7 @@ import trio
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
+KILL_TIMEOUT_S = 10.0
 
 
 class ServerFailed(Exception):
@@ -84,7 +85,7 @@ async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
     finally:
         if process.returncode is None:
             process.kill()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+            with trio.move_on_after(KILL_TIMEOUT_S, shield=True):
                 await process.wait()
 
 

@@ -24,11 +24,9 @@ class Permits:
     def take_up_to(self, count: int) -> int:
         """Takes `count` permits or as many as are left, and returns how many that was."""
         left = self.limit - self.taken
-        if count > left:
-            count = left
+        count = min(count, left)
         self.taken += count
-        if self.taken > self.high_water:
-            self.high_water = self.taken
+        self.high_water = max(self.high_water, self.taken)
         return count
 
     def release(self, count: int) -> None:
@@ -64,11 +62,9 @@ class Gate:
         if row_permits.taken + rows > row_permits.limit or byte_permits.taken + nbytes > byte_permits.limit:
             return False
         taken = row_permits.taken = row_permits.taken + rows
-        if taken > row_permits.high_water:
-            row_permits.high_water = taken
+        row_permits.high_water = max(row_permits.high_water, taken)
         taken = byte_permits.taken = byte_permits.taken + nbytes
-        if taken > byte_permits.high_water:
-            byte_permits.high_water = taken
+        byte_permits.high_water = max(byte_permits.high_water, taken)
         return True
 
     def admit_run(self, count: int, nbytes_each: int) -> int:

@@ -1,6 +1,6 @@
-"""`python -m trioserve.backends.describe FILE [CLASS]`: what a Python model's class says of itself.
+"""`python -m trioserve.backends.describe FILE CLASS ARGS`: what a Python model's class says of itself.
 
-The answer is JSON on standard output.
+CLASS may be empty for the only one; ARGS is a JSON object. The answer is JSON on standard output.
 
 A program and not a function: importing the file runs its author's code, which belongs in a process that may
 die of it. What that code prints goes to standard error.
@@ -8,6 +8,7 @@ die of it. What that code prints goes to standard error.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -21,18 +22,21 @@ from trioserve.backends._user_code import find_class, import_file
 
 
 def main(argv: list[str]) -> int:
-    """Prints `{"table": ...}` or `{"error": ...}`; the latter is an answer too, so the status is 0."""
-    path, class_name = Path(argv[1]), argv[2] if len(argv) > 2 else ""
+    """Prints `{"table": ...}` or `{"key": ..., "error": ...}`; the latter is an answer too, so the status is 0."""
+    path, class_name, args = Path(argv[1]), argv[2], json.loads(argv[3])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with out:
-        out.write(_answer(path, class_name))
+        out.write(_answer(path, class_name, args))
     return 0
 
 
-def _answer(path: Path, class_name: str) -> str:
+def _answer(path: Path, class_name: str, args: dict[str, Any]) -> str:
     try:
-        return json.dumps({"table": class_table(find_class(import_file(path), class_name, path))})
+        cls = find_class(import_file(path), class_name, path)
+        if misfit := _misfit(cls, args):
+            return json.dumps({"key": "args", "error": misfit})
+        return json.dumps({"table": class_table(cls)})
     except LoadError as error:
         message = str(error)
     except SystemExit as error:
@@ -53,8 +57,17 @@ def class_table(cls: type[Model]) -> dict[str, Any]:
         "threads": cls.threads,
         "inputs": {name: _tensor(tensor) for name, tensor in cls.inputs.items()},
         "outputs": {name: _tensor(tensor) for name, tensor in cls.outputs.items()},
-        "batching": {"max_rows": cls.max_batch_rows},
+        "batching": {"max_rows": cls.max_batch_rows, "window_ms": cls.window_ms},
     }
+
+
+def _misfit(cls: type[Model], args: dict[str, Any]) -> str:
+    """Why the class cannot be made with these arguments, or nothing."""
+    try:
+        inspect.signature(cls.__init__).bind(None, **args)
+    except TypeError as error:
+        return f"{cls.__qualname__}: {error}"
+    return ""
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

@@ -31,6 +31,9 @@ class _Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: dict[str, Any] = {}
     """Values by key of `ModelConfig`, as a `model.toml` would have them."""
 
+    key: str = ""
+    """The key that the error is about, if it is not the file."""
+
     error: str = ""
     """What is wrong with the file, in a line; then there is no table."""
 
@@ -48,7 +51,8 @@ def class_table(config: ModelConfig, file: str) -> tuple[dict[str, Any], list[Pr
         The values by key of `ModelConfig` as a `model.toml` would have them, and no problem; or an empty
         table and one.
     """
-    command = [sys.executable, "-m", _PROGRAM, str(config.file_path), config.class_name]
+    args = msgspec.json.encode(config.args).decode()
+    command = [sys.executable, "-m", _PROGRAM, str(config.file_path), config.class_name, args]
     # Imports must find there what they find here, however this process came by its path.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     try:
@@ -67,6 +71,14 @@ def class_table(config: ModelConfig, file: str) -> tuple[dict[str, Any], list[Pr
     except msgspec.DecodeError:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         answer = _Answer(error=f"a process that ended with status {done.returncode}: {last_line}")
+    if answer.key:
+        hint = (
+            "a model that needs arguments needs a model.toml with a table of them"
+            if file.endswith(".py")
+            else ""
+        )
+        expected = "the arguments that the class's constructor takes"
+        return {}, [Problem(file, answer.key, expected, answer.error, hint)]
     return answer.table, [_bad_file(config, file, answer.error)] if answer.error else []
 
 

@@ -24,7 +24,17 @@ class Arrival:
     the transport must discard what still comes.
     """
 
-    __slots__ = ("_index", "_parts", "_whole", "abandoned", "begun_ns", "lane", "received_nbytes", "requests", "waiting")
+    __slots__ = (
+        "_index",
+        "_parts",
+        "_whole",
+        "abandoned",
+        "begun_ns",
+        "lane",
+        "received_nbytes",
+        "requests",
+        "waiting",
+    )
 
     def __init__(self, lane: Lane, requests: list[tuple[int, int]], begun_ns: int) -> None:
         self.lane = lane

@@ -25,9 +25,7 @@ class Batch:
 
     __slots__ = ("cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows")
 
-    def __init__(
-        self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int
-    ) -> None:
+    def __init__(self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int) -> None:
         self.lane = lane
         self.number = number
         self.ranges = ranges

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trioserve.memory import FULL
 from trioserve_protocol import ErrorCode, FrameType, pad8
 
-from trioserve.memory import FULL
-
 from ._arrival import Arrival, joined
-from ._lane import MANY, WIRE_FLAGS, Lane
+from ._lane import MANY, OK, WIRE_FLAGS, Lane
 
 if TYPE_CHECKING:
     from trioserve_protocol import InferBegin, InferMany
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from ._session import Session
 
 
-def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) -> tuple[int, int]:
+def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) -> tuple[int, ErrorCode]:
     """Admits the front of an INFER_MANY of fixed-shape rows and copies its payload.
 
     Args:
@@ -27,7 +26,7 @@ def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) ->
         now_ns: when the turn began that read it.
 
     Returns:
-        How many of its requests were admitted, and the `ErrorCode` of the others (0 if there are none).
+        How many of its requests were admitted, and why the others were not (OK if all were).
     """
     total = request.rows
     if len(request.payload) != lane.signature.input_nbytes(total):
@@ -51,7 +50,7 @@ def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) ->
         for block_first, block_count in _by_block(first, count, lane.max_rows):
             lane.queue.push(block_first, block_count)
         done += count
-    return done, 0 if done == total else ErrorCode.SHED
+    return done, OK if done == total else ErrorCode.SHED
 
 
 def lease_many(
@@ -96,7 +95,7 @@ def lease_many(
     return requests
 
 
-def begin(lane: Lane, session: Session, request: InferBegin, now_ns: int) -> Arrival | int:
+def begin(lane: Lane, session: Session, request: InferBegin, now_ns: int) -> Arrival | ErrorCode:
     """Admits a large frame from its header and leases the slots its body is received into, all or nothing.
 
     Args:
@@ -106,7 +105,7 @@ def begin(lane: Lane, session: Session, request: InferBegin, now_ns: int) -> Arr
         now_ns: when the turn began that read it.
 
     Returns:
-        The arrival, or the `ErrorCode` it is refused with.
+        The arrival, or what it is refused with.
 
     Ownership: the arrival holds its slots until `Engine.arrived` or until all its requests are answered.
     """

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trioserve_protocol import ErrorCode, Limits, Signature
-
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
+from trioserve_protocol import ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import NEVER_NS, Lane
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 MIN_RETRY_US: Final = 1_000
 """Shortest time a refused client is told to stay away: retrying at once would meet the same queue."""
+
+QUIET_ROWS: Final = 4
+"""Requests under way up to which the server is optimised for the latency of each, not for their number."""
 
 
 class Engine:
@@ -47,9 +49,7 @@ class Engine:
         self.executors: Final[list[Executor]] = []
         self.tokenizers: Final[list[Tokenizer]] = []
         self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
-        self.terminal: Final = Terminal(
-            self.sessions, clock, self.retry_after_us, self._free_session
-        )
+        self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us, self._free_session)
         self.draining = False
         self.started_ns: Final = clock.now_ns()
         self._free_sessions: list[int] = []
@@ -120,7 +120,8 @@ class Engine:
 
     def cancel(self, session: Session, rid: int = 0, count: int = 1) -> None:
         """Ends requests of a session early: ids `rid` to `rid + count - 1`, all of them for `rid` 0. Unknown and
-        finished ids are ignored."""
+        finished ids are ignored.
+        """
         if not session.inflight:
             return
         for lane in self.lanes:
@@ -164,7 +165,16 @@ class Engine:
 
     def next_event_ns(self) -> int:
         """When the engine next needs a call of `expire` and `decide` without being told of anything."""
-        return min([min(lane.next_deadline_ns, lane.wake_ns) for lane in self.lanes], default=NEVER_NS)
+        earliest_ns = NEVER_NS
+        for lane in self.lanes:
+            earliest_ns = min(earliest_ns, lane.next_deadline_ns)
+            earliest_ns = min(earliest_ns, lane.wake_ns)
+        return earliest_ns
+
+    def is_quiet_until(self, at_ns: int) -> bool:
+        """Whether a batch is expected back by `at_ns` and little else is going on."""
+        executor_due = any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
+        return executor_due and sum([lane.gate.rows.taken for lane in self.lanes]) <= QUIET_ROWS
 
     # ---------------------------------------------------------------- drain
 
@@ -172,7 +182,7 @@ class Engine:
         """Refuses new requests from here on; those under way go on."""
         self.draining = True
         for lane in self.lanes:
-            lane.closed_code = int(ErrorCode.DRAINING)
+            lane.closed_code = ErrorCode.DRAINING
 
     def abort(self) -> None:
         """Answers all that is left when the time for draining is over."""

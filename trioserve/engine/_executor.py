@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
+from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
 from ._lane import NEVER_NS, Lane
@@ -27,20 +28,21 @@ class Executor(Stage[Lane, Batch]):
 
     def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
         super().__init__(lanes, terminal)
-        self._free_ns = 0
+        self.free_ns = 0
+        """When the worker is expected to have finished all that it has."""
 
     def attach(self, link: StageLink) -> None:
         """A worker has become ready: its models are open."""
         super().attach(link)
-        self._free_ns = 0
+        self.free_ns = 0
         for lane in self.lanes:
-            lane.closed_code = 0
+            lane.closed_code = ErrorCode.OK
 
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""
         link = self.link
         while link is not None and link is self.link and link.in_flight < link.depth:
-            free_ns = self._free_ns if link.in_flight else 0
+            free_ns = self.free_ns if link.in_flight else 0
             chosen: tuple[Lane, Dispatch] | None = None
             for lane in self.lanes:
                 lane.wake_ns = NEVER_NS
@@ -59,9 +61,9 @@ class Executor(Stage[Lane, Batch]):
         ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
-        start_ns = max(now_ns, self._free_ns) if link.in_flight else now_ns
-        batch.predicted_ns = self._free_ns = start_ns + int(lane.service.predict_ns(batch.rows))
-        lane.slots.seal()
+        start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
+        batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(batch.rows))
+        lane.after_cut()
         lane.stats.count_cut(batch.rows, decision.reason)
         self._send(
             link,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from trioserve.errors import TrioserveError
 from trioserve_protocol import (
     ErrorCode,
     FrameType,
@@ -21,8 +23,6 @@ from trioserve_protocol import (
     error_frame,
     parse_request_meta,
 )
-
-from trioserve.errors import TrioserveError
 
 from ._arrival import Arrival
 from ._bulk import admit_many, begin
@@ -76,7 +76,9 @@ class Intake:
             self._refuse(session, lane, rid, 1, error.code, error.message)
             return
         if code:
-            self._refuse(session, lane, rid, 1, code, self._explain(lane, code, request, len(request.payload)))
+            self._refuse(
+                session, lane, rid, 1, code, self._explain(lane, code, request, len(request.payload))
+            )
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
@@ -92,8 +94,8 @@ class Intake:
         done, code = lane.admit_run(session, run, now_ns)
         if done < run.count:
             lane.stats.count_refusal(code, run.count - done)
-            retry_us = self._engine.retry_after_us(lane) if ErrorCode(code).retryable else None
-            session.sink.write_soon(error_columns(rids[done:], ErrorCode(code), retry_us).tobytes())
+            retry_us = self._engine.retry_after_us(lane) if code.retryable else None
+            session.sink.write_soon(error_columns(rids[done:], code, retry_us).tobytes())
 
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
@@ -218,7 +220,8 @@ class Intake:
 
     def _is_in_flight(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
         """Whether one of the ids is in flight. The refusal names it in the text and has id 0, so that it does not
-        end the live request."""
+        end the live request.
+        """
         for other in self._engine.lanes:
             if session.inflight and len(found := other.slots.find(session.index, rid, count)):
                 lane.stats.count_refusal(ErrorCode.RID_IN_FLIGHT, count)
@@ -228,16 +231,14 @@ class Intake:
         return False
 
     def _refuse(
-        self, session: Session, lane: Lane, rid: int, count: int, code: int, message: str = ""
+        self, session: Session, lane: Lane, rid: int, count: int, code: ErrorCode, message: str = ""
     ) -> None:
         lane.stats.count_refusal(code, count)
-        retry_us = self._engine.retry_after_us(lane) if ErrorCode(code).retryable else None
-        session.sink.write_soon(
-            error_frame(rid, ErrorCode(code), message, count=count, retry_after_us=retry_us)
-        )
+        retry_us = self._engine.retry_after_us(lane) if code.retryable else None
+        session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
 
     def _explain(
-        self, lane: Lane, code: int, request: Infer | InferMany | InferBegin, payload_nbytes: int
+        self, lane: Lane, code: ErrorCode, request: Infer | InferMany | InferBegin, payload_nbytes: int
     ) -> str:
         """What was expected and what was given; empty where the code says it all (a shed reply is 32 bytes)."""
         if code == ErrorCode.INVALID_SIZE:
@@ -275,5 +276,3 @@ def _request_of(run: InferRun, row: int) -> Infer:
         run.meta,
         payload,
     )
-
-

@@ -10,26 +10,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from trioserve_protocol import ErrorCode, Flag, pad8
 
 from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, ServiceModel, WorkConserving
 from trioserve.memory import FULL, SlotTable
+from trioserve_protocol import ErrorCode, Flag, pad8
 
 from ._stats import LaneStats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from trioserve_protocol import Infer, InferRun, Signature
 
     from trioserve.admission import Gate
     from trioserve.config import ModelConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
+    from trioserve_protocol import Infer, InferBegin, InferMany, InferRun, Signature
 
     from ._arrival import Arrival
     from ._session import Session
 
 NEVER_NS: Final = 2**63 - 1
+OK: Final = ErrorCode.OK
 SPECIAL: Final = int(Flag.SAMPLED | Flag.NOREPLY)
 """Flags whose reply differs from the plain RESULT header."""
 
@@ -66,8 +67,8 @@ class Lane:
         self.policy: Policy = WorkConserving(int(config.batching.window_ms * 1e6))
         self.service = ServiceModel({})
         self.stats: Final = LaneStats(self.max_rows)
-        self.closed_code = int(ErrorCode.LOADING)
-        """Why requests are refused at present, 0 while they are served."""
+        self.closed_code = ErrorCode.LOADING
+        """Why requests are refused at present; OK while they are served."""
         self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
         self.tensors: Final = [
             (view, spec.row_nbytes) for view, spec in zip(slab.input_views, signature.inputs, strict=True)
@@ -90,7 +91,7 @@ class Lane:
 
     # ---------------------------------------------------------------- admission
 
-    def admit(self, session: Session, request: Infer, now_ns: int) -> int:
+    def admit(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits one whole INFER and copies its payload.
 
         Args:
@@ -99,7 +100,7 @@ class Lane:
             now_ns: when the turn began that read it.
 
         Returns:
-            0, or the `ErrorCode` it is refused with.
+            OK, or what it is refused with.
         """
         rid, _, flags, timeout_us, rows, _, payload = request
         body_nbytes = self.body_nbytes
@@ -131,14 +132,13 @@ class Lane:
         slots.session[slot] = session.index
         slots.deadline_ns[slot] = deadline_ns
         slots.ready_ns[slot] = now_ns
-        if deadline_ns < self.next_deadline_ns:
-            self.next_deadline_ns = deadline_ns
+        self.next_deadline_ns = min(self.next_deadline_ns, deadline_ns)
         session.inflight += 1
         session.inflight_nbytes += body_nbytes
         self.queue.push(slot, 1)
-        return 0
+        return OK
 
-    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, int]:
+    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, ErrorCode]:
         """Admits the front of a run of plain requests with ascending ids that are not in flight.
 
         Args:
@@ -147,13 +147,13 @@ class Lane:
             now_ns: when the turn began that read it.
 
         Returns:
-            How many were admitted, and the `ErrorCode` of the first that was not (0 if all were).
+            How many were admitted, and why the others were not (OK if all were).
         """
         body_nbytes = self.body_nbytes
         if run.payload.shape[1] != body_nbytes:
             return 0, ErrorCode.INVALID_SIZE
         allowed = min(run.count, session.credit(body_nbytes))
-        code = int(ErrorCode.CREDIT_EXCEEDED)
+        code = ErrorCode.CREDIT_EXCEEDED
         if self.closed_code:
             return 0, self.closed_code
         admitted = self.gate.admit_run(allowed, body_nbytes)
@@ -173,7 +173,7 @@ class Lane:
             self.next_deadline_ns = min(self.next_deadline_ns, earliest_ns)
             session.inflight += done
             session.inflight_nbytes += done * body_nbytes
-        return done, 0 if done == run.count else code
+        return done, OK if done == run.count else code
 
     def _deadlines_of(self, run: InferRun, now_ns: int) -> tuple[int | NDArray[np.int64], int]:
         """Deadlines of a run, one number where all are the same, and the earliest of them."""
@@ -205,11 +205,13 @@ class Lane:
             offset += pad8(nbytes)
         slots.rids[first:end] = run.rids[done:upto]
         slots.sessions[first:end] = session.index
-        slots.deadlines_ns[first:end] = deadlines_ns if isinstance(deadlines_ns, int) else deadlines_ns[done:upto]
+        slots.deadlines_ns[first:end] = (
+            deadlines_ns if isinstance(deadlines_ns, int) else deadlines_ns[done:upto]
+        )
         slots.readies_ns[first:end] = now_ns
         self.queue.push(first, count)
 
-    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> int:
+    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits one whole INFER of any number of rows and any flags; see `admit`."""
         body_nbytes = self.signature.input_nbytes(request.rows)
         if len(request.payload) != body_nbytes:
@@ -229,13 +231,13 @@ class Lane:
             offset += pad8(part)
         self.slots.readies_ns[first : first + request.rows] = now_ns
         self.queue.push(first, request.rows)
-        return 0
+        return OK
 
-    def reserve(self, session: Session, rows: int, body_nbytes: int, requests: int = 1) -> int:
+    def reserve(self, session: Session, rows: int, body_nbytes: int, requests: int = 1) -> ErrorCode:
         """Checks credit and takes permits for a frame, all or nothing.
 
         Returns:
-            0, or the `ErrorCode` it is refused with; then nothing is taken.
+            OK, or what it is refused with; then nothing is taken.
         """
         if rows > self.max_rows and requests == 1:
             return ErrorCode.TOO_MANY_ROWS
@@ -244,16 +246,22 @@ class Lane:
             return ErrorCode.CREDIT_EXCEEDED
         if self.closed_code:
             return self.closed_code
-        return 0 if self.gate.admit(rows, body_nbytes) else ErrorCode.SHED
+        return OK if self.gate.admit(rows, body_nbytes) else ErrorCode.SHED
 
     def enter(
-        self, session: Session, request: Infer, rows: int, body_nbytes: int, now_ns: int, mark: int = 0
+        self,
+        session: Session,
+        request: Infer | InferMany | InferBegin,
+        rows: int,
+        body_nbytes: int,
+        now_ns: int,
+        mark: int = 0,
     ) -> int:
         """Leases the slots of one request whose permits are taken and writes its columns.
 
         Args:
             session: where it came from.
-            request: any event with `rid`, `flags` and `timeout_us`.
+            request: the event it came in, or that began it.
             rows: contiguous slots it needs.
             body_nbytes: what it counts for in credit and permits.
             now_ns: when it was received.
@@ -323,6 +331,10 @@ class Lane:
     def observe_arrival(self, took_ns: int) -> None:
         """Learns how long an announced request takes to become ready."""
         self.arrival_mean_ns += MEAN_GAIN * (took_ns - self.arrival_mean_ns)
+
+    def after_cut(self) -> None:
+        """The rows that arrive from now on are in one place, so that they can be a batch that needs no gathering."""
+        self.slots.seal()
 
     def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
         """Valid length of each row of a batch, None for rows of one size."""

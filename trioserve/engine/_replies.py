@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
 from trioserve_protocol import (
     HEADER,
     HEADER_DTYPE,
     HEADER_NBYTES,
-    W0_ERROR,
     W0_RESULT,
     W0_RESULT_MANY,
-    ErrorCode,
     Flag,
     pad8,
 )
@@ -108,9 +107,7 @@ class ReplyBlock:
             server_us = min((now_ns - ready_ns) // 1000, _U32_MAX)
             queue_us = min((batch.cut_ns - ready_ns) // 1000, _U32_MAX)
             parts = [
-                HEADER.pack(
-                    W0_RESULT, payload_nbytes, slots.rid[slot], 0, _END, server_us, 0, 1, queue_us
-                )
+                HEADER.pack(W0_RESULT, payload_nbytes, slots.rid[slot], 0, _END, server_us, 0, 1, queue_us)
             ]
             for view, nbytes in self._views:
                 parts += (view[slot * nbytes : (slot + 1) * nbytes], bytes(-nbytes & 7))
@@ -191,21 +188,3 @@ def result_parts(
         min(queue_ns // 1000, _U32_MAX),
     )
     return [header + meta, *payload]
-
-
-def refusals(rids: NDArray[np.uint64], code: int, retry_after_us: int) -> bytes:
-    """One bare ERROR frame an id: many refusals are one array and one send.
-
-    Args:
-        rids: u64[n].
-        code: the same `ErrorCode` for all.
-        retry_after_us: microseconds, 0xFFFFFFFF for never.
-    """
-    frames = np.zeros(len(rids), HEADER_DTYPE)
-    frames["w0"] = W0_ERROR
-    frames["rid"] = rids
-    frames["handle"] = code
-    frames["flags"] = _END | (int(Flag.RETRY) if ErrorCode(code).retryable else 0)
-    frames["tmo"] = retry_after_us
-    frames["rows"] = 1
-    return frames.tobytes()

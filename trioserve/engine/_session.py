@@ -13,7 +13,8 @@ Buffer = bytes | bytearray | memoryview
 
 class ReplySink(Protocol):
     """Where replies go. No method waits, and none keeps a reference to what it was given: what the peer cannot
-    take now is copied, so that the slots a reply was sent from are free in the same turn."""
+    take now is copied, so that the slots a reply was sent from are free in the same turn.
+    """
 
     def write(self, data: Buffer) -> None:
         """Sends whole frames."""

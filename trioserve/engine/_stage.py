@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from trioserve_protocol import ErrorCode
-
 from trioserve.errors import WorkerLost
+from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,7 +108,8 @@ class Stage(ABC, Generic[L, W]):
 
     def lose(self, reason: str) -> None:
         """The worker is gone: what it had is answered now. Its slots return in `reaped`, since a dying process may
-        still write to them."""
+        still write to them.
+        """
         if self.link is not None:
             if self.on_detach is not None:
                 self.on_detach(self._fd)
@@ -133,6 +133,6 @@ class Stage(ABC, Generic[L, W]):
         if restarting:
             return
         for lane in self.lanes:
-            lane.closed_code = int(ErrorCode.WORKER_LOST)
+            lane.closed_code = ErrorCode.WORKER_LOST
             for slot in lane.slots.live_requests().tolist():
                 self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from trioserve_protocol import CutReason, ErrorCode
 
 if TYPE_CHECKING:
@@ -35,22 +36,22 @@ class LaneStats:
 
     def __init__(self, max_rows: int) -> None:
         self.received = self.ok = self.expired = self.cancelled = self.refused = 0
-        self.errors: dict[int, int] = {}
+        self.errors: dict[ErrorCode, int] = {}
         self.batches = self.rows = self.rows_gathered = self.padding = 0
         self.run_ns = self.queue_ns = 0
         self.cuts = dict.fromkeys(CutReason, 0)
         self.batch_sizes = np.zeros(max_rows + 1, np.int64)
 
-    def count_error(self, code: int, requests: int = 1) -> None:
+    def count_error(self, code: ErrorCode, requests: int = 1) -> None:
         """Counts requests that ended otherwise than by a result, by what ended them."""
-        family = code & 0xFF
+        family = code.grpc
         if family == ErrorCode.CANCELLED:
             self.cancelled += requests
         elif family == ErrorCode.DEADLINE_EXCEEDED:
             self.expired += requests
         self.errors[code] = self.errors.get(code, 0) + requests
 
-    def count_refusal(self, code: int, requests: int) -> None:
+    def count_refusal(self, code: ErrorCode, requests: int) -> None:
         """Counts requests that were not admitted."""
         self.refused += requests
         self.errors[code] = self.errors.get(code, 0) + requests
@@ -78,7 +79,7 @@ class LaneStats:
             "expired": self.expired,
             "cancelled": self.cancelled,
             "refused": self.refused,
-            "errors": {ErrorCode(code).name: count for code, count in sorted(self.errors.items())},
+            "errors": {code.name: count for code, count in sorted(self.errors.items())},
             "batches": self.batches,
             "rows": self.rows,
             "rows_gathered": self.rows_gathered,

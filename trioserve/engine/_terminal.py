@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from trioserve_protocol import ErrorCode, Flag, Tag, Timing, error_frame, tlv
+from trioserve_protocol import ErrorCode, Flag, Tag, Timing, code_of, error_frame, tlv
 
 from ._lane import MANY, SPECIAL
 from ._replies import ReplyBlock, result_parts
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 JOIN_NBYTES: Final = 65_536
 """Replies of one session up to this size are joined and sent as one buffer; larger ones go out as their parts."""
 
-Failures = dict[int, tuple[int, str]]
+Failures = dict[int, tuple[ErrorCode, str]]
 """First slot -> (ErrorCode, message) of the requests of a batch that failed."""
 
 
@@ -58,13 +58,13 @@ class Terminal:
 
     # ---------------------------------------------------------------- one request
 
-    def fail(self, lane: Lane, first: int, code: int, message: str = "") -> None:
+    def fail(self, lane: Lane, first: int, code: ErrorCode, message: str = "") -> None:
         """Answers one live request with an error, wherever it waits or runs.
 
         Args:
             lane: its model.
             first: its first slot.
-            code: the `ErrorCode`.
+            code: why.
             message: safe to send; what the code says need not be repeated.
         """
         session = self._drop(lane, first)
@@ -73,8 +73,8 @@ class Terminal:
         lane.stats.count_error(code)
         if not session.closed:
             rid = lane.slots.rid[first]
-            retry = self._retry_after_us(lane) if ErrorCode(code).retryable else 0
-            session.sink.write_soon(error_frame(rid, ErrorCode(code), message, retry_after_us=retry))
+            retry = self._retry_after_us(lane) if code.retryable else None
+            session.sink.write_soon(error_frame(rid, code, message, retry_after_us=retry))
 
     def _drop(self, lane: Lane, first: int) -> Session | None:
         """Claims a request and closes its accounts; None if it was answered before."""
@@ -151,7 +151,7 @@ class Terminal:
         block.send(batch, self._sessions, now_ns)
         lane.gate.release(count, count * lane.body_nbytes)
 
-    def fail_ranges(self, lane: Lane, ranges: Sequence[Range], code: int, message: str) -> None:
+    def fail_ranges(self, lane: Lane, ranges: Sequence[Range], code: ErrorCode, message: str) -> None:
         """Answers what is still unanswered of some ranges; the rows stay held until `let_go`."""
         for first, count in ranges:
             for slot in lane.slots.live_in(first, count).tolist():
@@ -160,7 +160,7 @@ class Terminal:
     def _finish_each(self, batch: Batch, result: StageResult, now_ns: int) -> None:
         lane = batch.lane
         if result.code:
-            self.fail_ranges(lane, batch.ranges, result.code, result.message)
+            self.fail_ranges(lane, batch.ranges, known(result.code), result.message)
         failures = self._failures(batch, result)
         parts: dict[int, list[Buffer]] = {}
         answered: list[int] = []
@@ -201,7 +201,7 @@ class Terminal:
             slot = batch.slot_at(position)
             while not slots.rows[slot]:
                 slot -= 1  # a row inside a request fails the request
-            failures.setdefault(slot, (code, message))
+            failures.setdefault(slot, (known(code), message))
         return failures
 
     def _span(self, lane: Lane, live: list[int], position: int, failures: Failures) -> int:
@@ -257,6 +257,11 @@ class Terminal:
             session.sink.write(b"".join(buffers))
         else:
             session.sink.write_parts(buffers)
+
+
+def known(code: int) -> ErrorCode:
+    """The registered meaning of a code that came from a worker."""
+    return code_of(code) or ErrorCode.INTERNAL
 
 
 def timing_trailer(batch: Batch, result: StageResult, slot: int, finished_ns: int, sent_ns: int) -> bytes:

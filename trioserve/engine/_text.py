@@ -9,24 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from trioserve_protocol import ErrorCode, Infer, RemoteProtocolError, check_bytes_tensor, parse_request_meta
 
 from trioserve.batching import LengthQueue
 from trioserve.execution import StageBatch
 from trioserve.memory import FULL, BumpRegion
+from trioserve_protocol import ErrorCode, Infer, RemoteProtocolError, check_bytes_tensor, parse_request_meta
 
-from ._lane import MANY, Lane
+from ._lane import MANY, OK, Lane
 from ._stage import Stage
+from ._terminal import known
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from trioserve_protocol import InferMany, InferRun, Signature
 
     from trioserve.admission import Gate
     from trioserve.config import ModelConfig
     from trioserve.execution import StageLink, StageResult
     from trioserve.memory import Slab
     from trioserve.request import Clock
+    from trioserve_protocol import InferMany, InferRun, Signature
 
     from ._session import Session
 
@@ -66,15 +67,15 @@ class TextLane(Lane):
         buckets = tuple(batching.buckets) if padded else tuple(batching.buckets[-1:])
         return LengthQueue(buckets, self.lengths, max_tokens=batching.max_tokens, padded=padded)
 
-    def admit(self, session: Session, request: Infer, now_ns: int) -> int:
+    def admit(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits the texts of one request; see `Lane.admit`."""
         return self.admit_rows(session, request, now_ns)
 
-    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, int]:
+    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, ErrorCode]:
         """Texts of one length in a run are still texts: none are admitted as columns, the engine offers each alone."""
         raise AssertionError("a run of texts is admitted one by one: this is a bug")
 
-    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> int:
+    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits the texts of one request and copies them into the text region.
 
         Raises:
@@ -86,13 +87,13 @@ class TextLane(Lane):
         if code:
             return code
         placed = self._place(session, request, starts.tolist(), nbytes.tolist(), body_nbytes, now_ns)
-        return 0 if placed else ErrorCode.SHED
+        return OK if placed else ErrorCode.SHED
 
-    def admit_texts(self, session: Session, request: InferMany, now_ns: int) -> tuple[int, int]:
+    def admit_texts(self, session: Session, request: InferMany, now_ns: int) -> tuple[int, ErrorCode]:
         """Admits the front of an INFER_MANY of texts, each as a request of its own.
 
         Returns:
-            How many were admitted, and the `ErrorCode` of the others (0 if there are none).
+            How many were admitted, and why the others were not (OK if all were).
 
         Raises:
             RemoteProtocolError: the payload is not a BYTES tensor; then none is admitted.
@@ -108,7 +109,7 @@ class TextLane(Lane):
             )
             if not self._place(session, one, [start], [length], length, now_ns, mark=MANY):
                 return row, ErrorCode.SHED
-        return request.rows, 0
+        return request.rows, OK
 
     def _place(
         self,
@@ -121,7 +122,8 @@ class TextLane(Lane):
         mark: int = 0,
     ) -> bool:
         """Gives a request whose permits are taken its slots and its share of the text region; False if there is no
-        room, then the permits are back."""
+        room, then the permits are back.
+        """
         rows = len(starts)
         offsets = self._take_room(nbytes)
         first = FULL
@@ -182,6 +184,11 @@ class TextLane(Lane):
             self.free_texts(first, rows)
             self.announced_rows -= rows
 
+    def after_cut(self) -> None:
+        """Does nothing: token rows are laid out anew for every batch, so a sealed block would only waste its rest.
+        With batches of 7 rows, blocks of 32 that hold 7 each run out at 224 requests.
+        """
+
     def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
         """Tokens of each row of a batch."""
         return np.concatenate([self.lengths[first : first + count] for first, count in ranges])
@@ -232,12 +239,14 @@ class Tokenizer(Stage[TextLane, _Burst]):
     def _complete(self, work: _Burst, result: StageResult, now_ns: int) -> None:
         lane = work.lane
         lane.observe_arrival(now_ns - work.sent_ns)
-        failures = {position: (code, message) for position, code, message in result.failures}
+        failures = {position: (known(code), message) for position, code, message in result.failures}
         position = 0
         for first, count in work.ranges:
-            failed = next((failures[row] for row in range(position, position + count) if row in failures), None)
+            failed = next(
+                (failures[row] for row in range(position, position + count) if row in failures), None
+            )
             if result.code:
-                failed = result.code, result.message
+                failed = known(result.code), result.message
             if result.lengths is not None:
                 lane.lengths[first : first + count] = result.lengths[position : position + count]
             position += count
@@ -245,7 +254,9 @@ class Tokenizer(Stage[TextLane, _Burst]):
             lane.slots.tokenizeds_ns[first : first + count] = result.finished_ns
             lane.slots.readies_ns[first : first + count] = now_ns
 
-    def _take_back(self, lane: TextLane, first: int, count: int, failed: tuple[int, str] | None) -> None:
+    def _take_back(
+        self, lane: TextLane, first: int, count: int, failed: tuple[ErrorCode, str] | None
+    ) -> None:
         """One request is tokenized: it fails, is dead already, or is ready to run."""
         lane.free_texts(first, count)
         lane.announced_rows -= count

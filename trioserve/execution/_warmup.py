@@ -31,8 +31,11 @@ REPEATS: Final = 7
 SIZE_BUDGET_NS: Final = 30_000_000
 """Time for the timed calls of one size; at least one is made."""
 
-TEXT_TOKENS: Final = 1_024
+TEXT_TOKENS: Final = 512
 """Tokens of the largest batch that a text model without a token budget is warmed up with."""
+
+SHORTEST_TOKENS: Final = 8
+"""Length of the shortest text that one is warmed up with: a question of five words."""
 
 
 def row_sizes(max_rows: int) -> list[int]:
@@ -42,9 +45,14 @@ def row_sizes(max_rows: int) -> list[int]:
 
 
 def text_sizes(config: ModelConfig, max_tokens: int) -> list[tuple[int, int]]:
-    """(rows, tokens a row) that a text model is warmed up with: each length alone, and as many as make a full batch."""
+    """(rows, tokens a row) that a text model is warmed up with.
+
+    Lengths double up to the longest bucket; each is run alone, and in as many rows as make a full batch.
+    """
     budget = config.batching.max_tokens or TEXT_TOKENS
-    lengths = sorted({min(length, max_tokens) for length in config.batching.buckets} or {max_tokens})
+    longest = min(max(config.batching.buckets, default=max_tokens), max_tokens)
+    doubled = [SHORTEST_TOKENS << step for step in range(longest.bit_length())]
+    lengths = sorted({*[length for length in doubled if length < longest], longest})
     sizes = {(1, length) for length in lengths}
     sizes |= {(min(config.batching.max_rows, max(1, budget // length)), length) for length in lengths}
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))

@@ -39,8 +39,8 @@ class Region(msgspec.Struct, frozen=True):
     name: str
     """Name of the tensor in the signature."""
 
-    dtype: int
-    """`DType` number."""
+    dtype: str
+    """Name of the `DType`, such as `F32`."""
 
     row_shape: tuple[int, ...]
     """Shape of one row, without the leading batch dimension."""
@@ -122,7 +122,7 @@ def _place(specs: Iterable[TensorSpec], slots: int, offset: int) -> tuple[tuple[
     regions = []
     for spec in specs:
         nbytes = spec.row_nbytes
-        regions.append(Region(spec.name, int(spec.dtype), tuple(spec.row_shape), offset, nbytes))
+        regions.append(Region(spec.name, spec.dtype.name, tuple(spec.row_shape), offset, nbytes))
         offset = _align(offset + slots * nbytes)
     return tuple(regions), offset
 
@@ -200,7 +200,7 @@ class Slab:
 
 
 def _typed(view: memoryview, region: Region, slots: int) -> npt.NDArray[Any]:
-    dtype = DType(region.dtype).numpy
+    dtype = DType[region.dtype].numpy
     if dtype is None:
         return np.ndarray((slots, 0), np.uint8)
     return np.ndarray((slots, *region.row_shape), dtype, buffer=view, offset=region.offset)

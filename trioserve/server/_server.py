@@ -1,8 +1,8 @@
 """A server: models, workers, connections, and the order in which they start and end.
 
-    workers                 supervisors of the worker processes        end last
-    └─ connections          the connection group                       ends when all is answered, or grace is over
-       └─ listeners         accept                                     cancelled first
+workers                 supervisors of the worker processes        end last
+└─ connections          the connection group                       ends when all is answered, or grace is over
+└─ listeners         accept                                     cancelled first
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final
 
 import structlog
 import trio
-from trioserve_protocol import Limits
 
 from trioserve.backends import Model, instance_config, signature_of
 from trioserve.config import ModelConfig, ServerConfig
@@ -23,6 +22,7 @@ from trioserve.engine import Engine, Intake, Lane, TextLane
 from trioserve.execution import WorkerModel, WorkerSpec
 from trioserve.request import MonotonicClock
 from trioserve.transport import ConnectionGroup, Listener, listen_tcp, listen_unix
+from trioserve_protocol import Limits
 
 from ._collapse import collapsed
 from ._memory import ServerMemory
@@ -57,7 +57,8 @@ class Server:
 
     def drain(self) -> None:
         """Tells the server to stop: it accepts no connection and no request any more, finishes what it has, and
-        `serve` returns. Idempotent."""
+        `serve` returns. Idempotent.
+        """
         self._draining.set()
 
     @property
@@ -142,9 +143,7 @@ class Server:
             await connections.start(group.run)
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    await accepting.start(
-                        listener.run, group.add, lambda: group.connections < limit
-                    )
+                    await accepting.start(listener.run, group.add, lambda: group.connections < limit)
                 self.addresses = tuple(listener.address for listener in listeners)
                 # What is alive now stays alive: no collection needs to look at it again. A full collection of it
                 # would stop the loop for tens of milliseconds.

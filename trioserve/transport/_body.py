@@ -8,9 +8,8 @@ from zlib import crc32
 from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
-    from trioserve_protocol import InferBegin
-
     from trioserve.engine import Arrival, Intake
+    from trioserve_protocol import InferBegin
 
     from ._peer import Peer
     from ._watch import Watch
@@ -42,7 +41,7 @@ class BodyReader:
         Returns:
             How many bytes of `data` belong to the body and are done with.
         """
-        peer.was_large = True
+        peer.midway = True
         arrival = self._intake.begin(peer.session, event, now_ns)
         if arrival is None:
             peer.machine.discard_body()

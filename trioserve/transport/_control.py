@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from trioserve.errors import TrioserveError
 from trioserve_protocol import (
     Admin,
     Bind,
@@ -29,8 +31,6 @@ from trioserve_protocol import (
     pong_frame,
     tlv,
 )
-
-from trioserve.errors import TrioserveError
 
 if TYPE_CHECKING:
     from trioserve.engine import Engine
@@ -78,7 +78,9 @@ class Control:
     def _hello(self, peer: Peer, event: Hello) -> None:
         missing = event.features.must & ~int(SERVED_FEATURES)
         if missing:
-            message = f"features: expected a subset of {int(SERVED_FEATURES):#x}, got {event.features.must:#x}"
+            message = (
+                f"features: expected a subset of {int(SERVED_FEATURES):#x}, got {event.features.must:#x}"
+            )
             peer.write_soon(error_frame(event.rid, ErrorCode.UNSUPPORTED_FEATURE, message))
             return
         agreed = (event.features.must | event.features.may) & int(SERVED_FEATURES)

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 import trio
+
 from trioserve_protocol import ErrorCode, error_frame
 
 log = structlog.get_logger(__name__)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from trioserve_protocol import Connection
-
     from trioserve.engine import Arrival, Session
+    from trioserve_protocol import Connection
 
 Buffer = bytes | bytearray | memoryview
 
@@ -60,20 +59,23 @@ class Peer:
         "control_tokens",
         "control_tokens_ns",
         "doomed",
-        "lingers_until_ns",
         "fd",
         "finished",
+        "lingers_until_ns",
         "machine",
         "mask",
+        "midway",
         "recv_into",
         "session",
         "sock",
         "stalled_since_ns",
+        "step",
         "tail",
-        "was_large",
     )
 
     session: Session
+    step: Callable[[Peer, int], int]
+    """What is done when the socket is readable, the group's choice; returns what it took of the turn's budget."""
 
     def __init__(self, owner: Owner, sock: socket.socket, machine: Connection) -> None:
         self._owner = owner
@@ -90,7 +92,8 @@ class Peer:
         self.arrival_since_ns = 0
         self.body_crc: tuple[int, bytes] | None = None
         """Expected CRC-32 of the body being received, and its meta."""
-        self.was_large = False
+        self.midway = False
+        """Whether there is an incomplete frame, or a large one was just received."""
         self._behind: deque[Buffer] = deque()
         self._urgent: deque[Buffer] = deque()
         self._soon: list[bytes] = []

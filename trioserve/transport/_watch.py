@@ -90,7 +90,8 @@ class Watch:
 
     def spend_control(self, peer: Peer, now_ns: int) -> None:
         """One control frame. A connection whose bucket is empty is not read from until it has filled again: a flood
-        of them slows down its sender and nobody else."""
+        of them slows down its sender and nobody else.
+        """
         rate = self._limits.control_frames_per_s
         elapsed_s = (now_ns - peer.control_tokens_ns) / 1e9
         peer.control_tokens = min(float(rate), peer.control_tokens + elapsed_s * rate) - 1.0
