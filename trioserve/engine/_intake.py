@@ -97,6 +97,29 @@ class Intake:
             retry_us = self._engine.retry_after_us(lane) if code.retryable else None
             session.sink.write_soon(error_columns(rids[done:], code, retry_us).tobytes())
 
+    def admit_across(self, lane: Lane, sessions: list[Session], run: InferRun, now_ns: int) -> None:
+        """Takes one plain request off each of several connections that have nothing in flight.
+
+        Args:
+            lane: the model of all of them.
+            sessions: the connections, in the order of the run; their credit is at least one request, and each id is
+                higher than any its connection has used.
+            run: the requests; its payload is read here and not kept.
+            now_ns: when the turn began that read it.
+        """
+        for session, rid in zip(sessions, run.rids.tolist(), strict=True):
+            session.taken += 1
+            session.last_rid = rid
+        lane.stats.received += run.count
+        indices = np.array([session.index for session in sessions], np.uint32)
+        done, code = lane.admit_columns(indices, run, run.count, now_ns)
+        body_nbytes = lane.body_nbytes
+        for session in sessions[:done]:
+            session.inflight += 1
+            session.inflight_nbytes += body_nbytes
+        for session, rid in zip(sessions[done:], run.rids[done:].tolist(), strict=True):
+            self._refuse(session, lane, rid, 1, code)
+
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
         rid, total = request.rid, request.rows
