@@ -18,6 +18,7 @@ ROOMS = [
     "trioserve.backends",
     "trioserve.batching",
     "trioserve.client",
+    "trioserve.client.sync",
     "trioserve.config",
     "trioserve.engine",
     "trioserve.errors",
@@ -33,6 +34,7 @@ ROOMS = [
 PUBLIC_MODULES = {
     "trioserve.backends.describe",
     "trioserve.cli",
+    "trioserve.client.sync",
     "trioserve.errors",
     "trioserve.execution.worker",
     "trioserve.request",

@@ -148,3 +148,27 @@ def test_the_guide_s_repository_is_served(repository: Path, commands: Path, scri
     command = (SNIPPETS / script).read_text(encoding="utf-8").replace("7001", "0").split()
     for port in served([str(commands / command[0]), *command[1:]], repository, commands):
         assert "5453 0133" in run_shell(SNIPPETS / "ping.sh", port)
+
+
+CLIENTS = sorted(SNIPPETS.glob("client_*.py")) + [
+    SNIPPETS / name for name in ("deadlines.py", "timing.py", "readme_client.py")
+]
+
+
+@pytest.mark.parametrize(
+    "program", [*CLIENTS, ROOT / "examples" / "scale_client.py"], ids=lambda path: path.stem
+)
+def test_a_client_program(program: Path, scale: int) -> None:
+    source = program.read_text(encoding="utf-8")
+    assert source.count("7001") == 1
+    command = [sys.executable, "-c", source.replace("7001", str(scale))]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_readme_s_server(tmp_path: Path) -> None:
+    for port in served_program(SNIPPETS / "readme_server.py", tmp_path):
+        test_a_client_program(SNIPPETS / "readme_client.py", port)
