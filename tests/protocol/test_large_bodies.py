@@ -1,4 +1,5 @@
 import zlib
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ SMALL = Limits(
 )
 
 
-def begin(payload_nbytes: int = 1024, *, meta: bytes = b"", **fields: object) -> tuple[Connection, bytes]:
+def begin(payload_nbytes: int = 1024, *, meta: bytes = b"", **fields: Any) -> tuple[Connection, bytes]:
     return Connection(Role.SERVER, large_nbytes=64), infer(payload=bytes(payload_nbytes), meta=meta, **fields)
 
 
