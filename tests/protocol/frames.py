@@ -75,7 +75,10 @@ def plain(event: Any) -> Iterator[Any]:
 def whole(begin: Any, payload: bytes) -> Any:
     """Return the event that the frame of a Begin event would have given, had it come whole."""
     if not crc_matches(begin, memoryview(payload)):
-        return FrameError(begin.rid, ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match", 1, 1)
+        count = begin.rows if begin.frame_type == FrameType.INFER_MANY else 1
+        return FrameError(
+            begin.rid, ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match", count, count
+        )
     if isinstance(begin, InferBegin):
         if begin.frame_type == 0x11:
             return InferPart(begin.rid, begin.flags, begin.timeout_us, payload)  # type: ignore[arg-type]
