@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -22,13 +21,14 @@ from ._failures import ClientClosed, ConnectFailed
 from ._link import Link
 from ._requests import (
     AdminRequest,
+    Attempt,
     InferRequest,
     ManyRequest,
     PingRequest,
     Request,
     SignatureRequest,
 )
-from ._results import Inference, ManyResult
+from ._results import Inference, Json, ManyResult, Outputs
 from ._retry import RetryPolicy
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _FILLS_PER_WAKE = 8
 def connect(
     url: str, *, tenant: str | None = None, retry: RetryPolicy | None = None, limits: Limits | None = None
 ) -> Client:
-    """Return a client of the server at `url`, to be entered: `async with connect("tcp://127.0.0.1:7001") as client`.
+    """Return a client that connects when it is entered.
 
     Args:
         url: `tcp://host:port` or `unix:///path`.
@@ -50,6 +50,13 @@ def connect(
 
     Raises:
         ValueError: the URL cannot be read.
+
+    Example:
+        ```python
+        async with trioserve.client.connect("tcp://127.0.0.1:7001") as client:
+            with trio.fail_after(0.05):
+                y = await client.infer("scale", x)
+        ```
     """
     return Client(url, tenant=tenant, retry=retry, limits=limits)
 
@@ -71,7 +78,12 @@ class Client:
     """
 
     def __init__(
-        self, url: str, *, tenant: str | None = None, retry: RetryPolicy | None = None, limits: Limits | None = None
+        self,
+        url: str,
+        *,
+        tenant: str | None = None,
+        retry: RetryPolicy | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Make a client that is not connected; arguments as in `connect`."""
         self._core = Core(url, tenant=tenant, retry=retry, limits=limits)
@@ -80,7 +92,7 @@ class Client:
         self._links: dict[Link, anyio.abc.TaskGroup] = {}
         self._link: Link | None = None
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         """Connect.
 
         Raises:
@@ -93,7 +105,7 @@ class Client:
         try:
             await self._usable_link()
         except BaseException:
-            await self._close()
+            await self._close()  # noqa: ASYNC102  waits for tasks that are cancelled
             raise
         return self
 
@@ -101,19 +113,19 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Cancel what is in flight and close the connection."""
-        await self._close()
+        await self._close()  # noqa: ASYNC102  waits for tasks that are cancelled
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     async def infer(
         self,
         model: str,
-        inputs: Any,
+        inputs: object,
         *,
         version: int = 0,
         priority: RequestClass = RequestClass.CRITICAL,
         tenant: str | None = None,
-    ) -> Any:
+    ) -> Outputs:
         """Run a model.
 
         Args:
@@ -146,7 +158,7 @@ class Client:
     async def infer_with_timing(
         self,
         model: str,
-        inputs: Any,
+        inputs: object,
         *,
         version: int = 0,
         priority: RequestClass = RequestClass.CRITICAL,
@@ -159,7 +171,7 @@ class Client:
     async def infer_many(
         self,
         model: str,
-        inputs: Any,
+        inputs: object,
         *,
         version: int = 0,
         priority: RequestClass = RequestClass.CRITICAL,
@@ -187,15 +199,15 @@ class Client:
         """Return the time to the server's loop and back, in seconds."""
         return await self._perform(PingRequest(anyio.current_time))
 
-    async def models(self) -> Any:
+    async def models(self) -> Json:
         """Return the server's models, as its administration describes them."""
         return await self._perform(AdminRequest({"op": "models"}))
 
-    async def statistics(self) -> Any:
+    async def statistics(self) -> Json:
         """Return the server's counters."""
         return await self._perform(AdminRequest({"op": "statistics"}))
 
-    async def health(self) -> Any:
+    async def health(self) -> Json:
         """Return whether the server and its models are ready."""
         return await self._perform(AdminRequest({"op": "health"}))
 
@@ -221,7 +233,7 @@ class Client:
         except ConnectFailed as error:
             return error
         done = anyio.Event()
-        call = request.start(link.session, deadline_s=deadline_s, retry=retry, on_done=done.set)
+        call = request.start(link.session, Attempt(deadline_s, retry, done.set))
         try:
             # Tasks that were woken together make their calls before the first of them writes for all: one `sendmsg`
             # for as many requests. It also keeps a call whose scope is cancelled already from being sent.
@@ -260,7 +272,7 @@ class Client:
     async def _connect(self) -> socket.socket:
         core = self._core
         failure: OSError | None = None
-        with anyio.move_on_after(core.policy.connect_timeout_s):
+        with anyio.move_on_after(core.policy.connect_timeout_s):  # noqa: ASYNC912  may connect at once
             try:
                 sock = await _dialled(await self._endpoints())
             except OSError as error:

@@ -43,7 +43,11 @@ class Core:
 
     def connect_failed(self, error: OSError | None, now_s: float) -> ConnectFailed:
         """Count an attempt to connect that failed (None: it took too long); returns the error for the callers."""
-        reason = f"no answer within {self.policy.connect_timeout_s:g} s" if error is None else error.strerror or error
+        reason = (
+            f"no answer within {self.policy.connect_timeout_s:g} s"
+            if error is None
+            else error.strerror or error
+        )
         failure = ConnectFailed(f"cannot connect to {self.address}: {reason}")
         failure.__cause__ = error
         self.reconnector.failed(failure, now_s)

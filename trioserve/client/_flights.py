@@ -54,7 +54,9 @@ class Flights:
             index = bisect_right(self._many, rid)
             flight = self._by_rid[self._many[index - 1]] if index else None
         if flight is None or not flight.rid <= rid <= rid + count <= flight.rid + flight.count:
-            raise RemoteProtocolError(ErrorCode.INVALID_META, f"a reply for id {rid}, which is not in flight", rid)
+            raise RemoteProtocolError(
+                ErrorCode.INVALID_META, f"a reply for id {rid}, which is not in flight", rid
+            )
         return flight
 
     def end(self, flight: Flight, count: int) -> None:
@@ -65,7 +67,9 @@ class Flights:
         """
         flight.left -= count
         if flight.left < 0:
-            raise RemoteProtocolError(ErrorCode.INVALID_META, f"id {flight.rid} was answered twice", flight.rid)
+            raise RemoteProtocolError(
+                ErrorCode.INVALID_META, f"id {flight.rid} was answered twice", flight.rid
+            )
         if flight.left:
             self.credit.give_back(count, 0)
             return

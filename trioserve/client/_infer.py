@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from trioserve.errors import FrameTooLarge, TrioserveError
 from trioserve_protocol import W0_INFER, Buffer, RequestClass, ResultBegin, Signature, infer_flags
@@ -12,7 +11,7 @@ from ._calls import DataCall, Flight, ModelKey, Piece, Reply, misfit, padded
 from ._credit import CreditWindow
 from ._inputs import Array, Prepared, guess, prepare
 from ._outputs import Body, allocate, decode, parse_reply_meta
-from ._results import Inference
+from ._results import Inference, Outputs
 
 _GUESS_NBYTES = 65_536
 """Requests up to this size go out together with their BIND; a larger one waits a round trip for the signature, which
@@ -87,7 +86,9 @@ class InferCall(DataCall):
         meta = prepared.describe() if self._described else b""
         nbytes = len(meta) + prepared.nbytes
         if nbytes > max_frame_nbytes:
-            raise FrameTooLarge(f"the request has {nbytes} bytes, the server takes {max_frame_nbytes} in a frame")
+            raise FrameTooLarge(
+                f"the request has {nbytes} bytes, the server takes {max_frame_nbytes} in a frame"
+            )
         if not credit.admits(1, nbytes):
             return None
         parts: list[Buffer] = []
@@ -133,11 +134,11 @@ class InferCall(DataCall):
         )
         self.finish()
 
-    def failed(self, position: int, count: int, error: TrioserveError) -> None:
+    def failed(self, position: int, count: int, error: TrioserveError) -> None:  # noqa: ARG002  it is one
         """End with the server's error."""
         self.fail(error)
 
-    def flight_lost(self, flight: Flight, error: TrioserveError) -> None:
+    def flight_lost(self, flight: Flight, error: TrioserveError) -> None:  # noqa: ARG002  it has one
         """End with an error."""
         self.fail(error)
 
@@ -161,6 +162,6 @@ class InferCall(DataCall):
         return self._signature, self._prepared
 
 
-def _without_batch(array: Array) -> Any:
+def _without_batch(array: Array) -> Outputs:
     row = array.reshape(array.shape[1:])
     return row.item() if row.dtype == object and not row.ndim else row

@@ -29,7 +29,9 @@ from trioserve_protocol import (
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_DTYPE_OF = {dtype.numpy: dtype for dtype in reversed(DType) if dtype.numpy is not None and dtype is not DType.BF16}
+_DTYPE_OF = {
+    dtype.numpy: dtype for dtype in reversed(DType) if dtype.numpy is not None and dtype is not DType.BF16
+}
 
 
 class InputTensor(NamedTuple):
@@ -64,7 +66,13 @@ class Prepared(NamedTuple):
     def describe(self) -> bytes:
         """Return the TLVs TENSOR that describe the payload, for a server to check before it is confirmed."""
         decls = [
-            TensorDecl(tensor.dtype, tensor.dims, tensor.nbytes, NAME_FOLLOWS if tensor.name else position, tensor.name)
+            TensorDecl(
+                tensor.dtype,
+                tensor.dims,
+                tensor.nbytes,
+                NAME_FOLLOWS if tensor.name else position,
+                tensor.name,
+            )
             for position, tensor in enumerate(self.tensors)
         ]
         return b"".join(tlv(Tag.TENSOR, decl.encode()) for decl in decls)
@@ -134,7 +142,9 @@ def prepare_columns(inputs: object, signature: Signature) -> tuple[list[Array], 
         columns.append(column)
     rows = len(columns[0])
     if any(len(column) != rows for column in columns):
-        raise InvalidArgument(f"the inputs disagree about the batch dimension; rows: {[len(c) for c in columns]}")
+        raise InvalidArgument(
+            f"the inputs disagree about the batch dimension; rows: {[len(c) for c in columns]}"
+        )
     return columns, rows
 
 
@@ -158,7 +168,9 @@ def _by_name(inputs: object, signature: Signature) -> list[object]:
         if len(specs) == 1:
             return [inputs]
         names = ", ".join(spec.name for spec in specs)
-        raise InvalidArgument(f"the model has {len(specs)} inputs ({names}): pass a mapping from name to value")
+        raise InvalidArgument(
+            f"the model has {len(specs)} inputs ({names}): pass a mapping from name to value"
+        )
     wanted = {spec.name for spec in specs}
     given = set(inputs)
     if given != wanted:
@@ -169,10 +181,7 @@ def _by_name(inputs: object, signature: Signature) -> list[object]:
 
 
 def _prepare_one(value: object, spec: TensorSpec) -> tuple[InputTensor, int, bool]:
-    if spec.dtype is DType.BYTES:
-        found = _elements(value, spec)
-    else:
-        found = _as_array(value, spec)
+    found = _elements(value, spec) if spec.dtype is DType.BYTES else _as_array(value, spec)
     shape = found.shape
     single = len(shape) == len(spec.dims) - 1
     dims = (1, *shape) if single else shape
@@ -210,13 +219,19 @@ def _as_array(value: object, spec: TensorSpec) -> Array:
             return np.ascontiguousarray(array) if array.ndim else array
         if spec.dtype is DType.BF16 and array.dtype.name == "bfloat16":
             return np.ascontiguousarray(array).view(wanted)
-        if array.dtype.kind in "iu" and wanted.kind in "iu" and not isinstance(value, np.ndarray | np.generic):
+        if (
+            array.dtype.kind in "iu"
+            and wanted.kind in "iu"
+            and not isinstance(value, np.ndarray | np.generic)
+        ):
             # Python integers have no width of their own; numpy refuses those that do not fit.
             return np.asarray(value, wanted, order="C")
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"input {spec.name!r}: {error}") from error
     if not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise InvalidDtype(f"input {spec.name!r} is {array.dtype}, the model takes {wanted} and that would lose values")
+        raise InvalidDtype(
+            f"input {spec.name!r} is {array.dtype}, the model takes {wanted} and that would lose values"
+        )
     return np.asarray(array, wanted, order="C")
 
 
@@ -250,11 +265,13 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str | bytes | bytearray | memoryview)
 
 
-def _encoded(text: Any) -> bytes:
+def _encoded(text: Any) -> bytes:  # noqa: ANN401  what `_is_text` let through
     return text.encode() if isinstance(text, str) else bytes(text)
 
 
 def _shape_error(spec: TensorSpec, shape: tuple[int, ...]) -> TrioserveError:
     wanted = [str(dim) for dim in spec.row_shape]
     batched = ", ".join(["rows", *wanted])
-    return InvalidShape(f"input {spec.name!r} has shape {list(shape)}, wanted is [{batched}] or [{', '.join(wanted)}]")
+    return InvalidShape(
+        f"input {spec.name!r} has shape {list(shape)}, wanted is [{batched}] or [{', '.join(wanted)}]"
+    )

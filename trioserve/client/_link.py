@@ -108,9 +108,9 @@ class Link:
             session.lost(self._failure)
             return
         body = session.body
-        if body is not None and self._body_nbytes:
-            body.advance(self._body_nbytes)
-            nbytes, self._body_nbytes = self._body_nbytes, 0
+        nbytes, self._body_nbytes = self._body_nbytes, 0
+        if body is not None and nbytes:
+            body.advance(nbytes)
             session.body_received(nbytes, now_s)
             return
         while self._start < self._end:
@@ -128,7 +128,7 @@ class Link:
                 break
 
     def part(self, error: TrioserveError, now_s: float) -> None:
-        """Say goodbye as far as that needs no waiting: calls get `error`, the server a CANCEL of all and a half-close."""
+        """Say goodbye without waiting: calls get `error`, the server a CANCEL of everything and a half-close."""
         self.session.close(error)
         self.flush(now_s)
         with suppress(OSError):  # The server was faster.

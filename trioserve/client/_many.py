@@ -39,7 +39,18 @@ class ManyCall(DataCall):
     window admits.
     """
 
-    __slots__ = ("_codes", "_columns", "_failures", "_inputs", "_left", "_next", "_open", "_outputs", "_rows", "_signature")
+    __slots__ = (
+        "_codes",
+        "_columns",
+        "_failures",
+        "_inputs",
+        "_left",
+        "_next",
+        "_open",
+        "_outputs",
+        "_rows",
+        "_signature",
+    )
 
     def __init__(
         self,
@@ -133,7 +144,7 @@ class ManyCall(DataCall):
             return None
         return Piece(W0_INFER, 1, row, 1, b"", parts, nbytes)
 
-    def sent(self, flight: Flight, now_s: float) -> None:
+    def sent(self, flight: Flight, now_s: float) -> None:  # noqa: ARG002  rows have no times of their own
         """Note that the next rows are on their way."""
         self.flights.append(flight)
         self._next += flight.count
@@ -149,7 +160,7 @@ class ManyCall(DataCall):
             raise misfit(f"a result of {begin.payload_nbytes} bytes, the signature says {wanted}", begin.rid)
         return Body(begin, [column[position : position + begin.rows] for column in self._outputs])
 
-    def result(self, reply: Reply, payload: memoryview | Body, now_s: float) -> None:
+    def result(self, reply: Reply, payload: memoryview | Body, now_s: float) -> None:  # noqa: ARG002  as `sent`
         """Take the results of `reply.rows` requests."""
         signature = self._confirmed(reply.position, reply.rows)
         rows = slice(reply.position, reply.position + reply.rows)

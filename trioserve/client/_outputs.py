@@ -87,7 +87,9 @@ class Body:
             raise AssertionError("the body was received in place: this is a bug")
         payload = self.raw.data
         if not crc_matches(self.begin, payload):
-            raise RemoteProtocolError(ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match", self.begin.rid)
+            raise RemoteProtocolError(
+                ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match", self.begin.rid
+            )
         return payload
 
 
@@ -105,7 +107,9 @@ def zeros(signature: Signature, rows: int) -> list[Array]:
     ]
 
 
-def decode(signature: Signature, rows: int, payload: memoryview, decls: tuple[TensorDecl, ...] = ()) -> list[Array]:
+def decode(
+    signature: Signature, rows: int, payload: memoryview, decls: tuple[TensorDecl, ...] = ()
+) -> list[Array]:
     """Return the outputs of a reply as arrays `[rows, *row_shape]`; BYTES outputs are object arrays of `bytes`.
 
     Args:
@@ -155,7 +159,9 @@ def _decode_fixed(spec: TensorSpec, rows: int, data: memoryview) -> tuple[Array,
     return flat.reshape((rows, *spec.row_shape)).copy(), nbytes
 
 
-def _decode_bytes(spec: TensorSpec, rows: int, data: memoryview, decl: TensorDecl | None) -> tuple[Array, int]:
+def _decode_bytes(
+    spec: TensorSpec, rows: int, data: memoryview, decl: TensorDecl | None
+) -> tuple[Array, int]:
     fast = decl is not None and decl.fast
     if decl is not None:
         if decl.nbytes > len(data):
@@ -170,4 +176,6 @@ def _decode_bytes(spec: TensorSpec, rows: int, data: memoryview, decl: TensorDec
 
 
 def _misfit(message: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ErrorCode.INVALID_SIZE, f"a result does not fit its model's signature: {message}")
+    return RemoteProtocolError(
+        ErrorCode.INVALID_SIZE, f"a result does not fit its model's signature: {message}"
+    )

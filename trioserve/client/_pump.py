@@ -52,7 +52,12 @@ class Pump:
 
     def flush(self) -> None:
         """Write what the kernel takes; a leader writes the rest. Lock held."""
-        if not self.link.blocked and not self._closed and not self.link.flush(time.monotonic()) and self._leading:
+        if (
+            not self.link.blocked
+            and not self._closed
+            and not self.link.flush(time.monotonic())
+            and self._leading
+        ):
             os.eventfd_write(self._wake_fd, 1)
 
     def look(self) -> None:
@@ -70,7 +75,7 @@ class Pump:
             deadline_s: Absolute, `time.monotonic`; infinity for none.
         """
         try:
-            while not call.done:
+            while True:
                 with self._lock:
                     if call.done:
                         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,29 +17,37 @@ from ._calls import Call, ControlCall, ModelKey, SignatureCall
 from ._failures import NotSent
 from ._infer import InferCall
 from ._many import ManyCall
-from ._results import Failure, Inference, ManyResult
+from ._results import Failure, Inference, Json, ManyResult
 from ._session import Session
 
 T = TypeVar("T")
-OnDone: TypeAlias = Callable[[], object]
+
+
+class Attempt(NamedTuple):
+    """What calls of all kinds are told."""
+
+    deadline_s: float
+    """Absolute, on the clock that sessions are given; infinity for none."""
+    retry: bool
+    """Whether a server may have seen an earlier attempt."""
+    on_done: Callable[[], object]
+    """Called once, when the outcome is known; perhaps at once."""
 
 
 class Request(ABC, Generic[T]):
     """One thing a caller asks for; each attempt at it is a call."""
 
     @abstractmethod
-    def start(self, session: Session, *, deadline_s: float, retry: bool, on_done: OnDone) -> Call:
+    def start(self, session: Session, attempt: Attempt) -> Call:
         """Make a call.
 
         Args:
             session: Where.
-            deadline_s: Absolute, on the clock that the session is given; infinity for none.
-            retry: Whether a server may have seen an earlier attempt.
-            on_done: Called once, when the outcome is known; perhaps at once.
+            attempt: How.
         """
 
     @abstractmethod
-    def settle(self, call: Any) -> TrioserveError | None:
+    def settle(self, call: Any) -> TrioserveError | None:  # noqa: ANN401  each kind takes its own calls
         """Take the outcome of a call that is done; returns what is still wrong."""
 
     @abstractmethod
@@ -54,7 +62,9 @@ class Request(ABC, Generic[T]):
 class InferRequest(Request[Inference]):
     """One request of any number of rows."""
 
-    def __init__(self, key: ModelKey, inputs: object, priority: RequestClass, *, sampled: bool = False) -> None:
+    def __init__(
+        self, key: ModelKey, inputs: object, priority: RequestClass, *, sampled: bool = False
+    ) -> None:
         """Ask for a result; `sampled` asks for its timing too."""
         self._key = key
         self._inputs = inputs
@@ -63,17 +73,17 @@ class InferRequest(Request[Inference]):
         self._inference: Inference | None = None
         self._attempts = 0
 
-    def start(self, session: Session, *, deadline_s: float, retry: bool, on_done: OnDone) -> InferCall:
+    def start(self, session: Session, attempt: Attempt) -> InferCall:
         """Send it."""
         self._attempts += 1
         call = InferCall(
             self._key,
             self._inputs,
-            deadline_s=deadline_s,
-            on_done=on_done,
+            deadline_s=attempt.deadline_s,
+            on_done=attempt.on_done,
             priority=self._priority,
             sampled=self._sampled,
-            retry=retry,
+            retry=attempt.retry,
             attempt=self._attempts,
         )
         session.submit(call)
@@ -105,10 +115,15 @@ class ManyRequest(Request[ManyResult]):
         self._positions: npt.NDArray[np.intp] | None = None
         self._result: ManyResult | None = None
 
-    def start(self, session: Session, *, deadline_s: float, retry: bool, on_done: OnDone) -> ManyCall:
+    def start(self, session: Session, attempt: Attempt) -> ManyCall:
         """Send the rows that have not been sent."""
         call = ManyCall(
-            self._key, self._left(), deadline_s=deadline_s, on_done=on_done, priority=self._priority, retry=retry
+            self._key,
+            self._left(),
+            deadline_s=attempt.deadline_s,
+            on_done=attempt.on_done,
+            priority=self._priority,
+            retry=attempt.retry,
         )
         session.submit(call)
         return call
@@ -161,9 +176,9 @@ class SignatureRequest(Request[Signature]):
         self._key = key
         self._signature: Signature | None = None
 
-    def start(self, session: Session, *, deadline_s: float, retry: bool, on_done: OnDone) -> SignatureCall:
+    def start(self, session: Session, attempt: Attempt) -> SignatureCall:
         """Bind the model, if it is not."""
-        call = SignatureCall(self._key, on_done)
+        call = SignatureCall(self._key, attempt.on_done)
         session.submit(call)
         return call
 
@@ -188,9 +203,9 @@ class PingRequest(Request[float]):
         self._started_s = 0.0
         self._round_trip_s = 0.0
 
-    def start(self, session: Session, *, deadline_s: float, retry: bool, on_done: OnDone) -> ControlCall:
+    def start(self, session: Session, attempt: Attempt) -> ControlCall:
         """Send a PING."""
-        call = ControlCall(on_done)
+        call = ControlCall(attempt.on_done)
         self._started_s = self._clock()
         session.ping(call)
         return call
@@ -205,7 +220,7 @@ class PingRequest(Request[float]):
         return self._round_trip_s
 
 
-class AdminRequest(Request[Any]):
+class AdminRequest(Request[Json]):
     """A question to the server's administration."""
 
     def __init__(self, question: Mapping[str, Any]) -> None:
@@ -213,9 +228,9 @@ class AdminRequest(Request[Any]):
         self._json = msgspec.json.encode(question)
         self._answer: Any = None
 
-    def start(self, session: Session, *, deadline_s: float, retry: bool, on_done: OnDone) -> ControlCall:
+    def start(self, session: Session, attempt: Attempt) -> ControlCall:
         """Send an ADMIN."""
-        call = ControlCall(on_done)
+        call = ControlCall(attempt.on_done)
         session.admin(call, self._json)
         return call
 
@@ -228,7 +243,7 @@ class AdminRequest(Request[Any]):
                 return InternalError(f"the server's answer is not JSON: {error}")
         return call.error
 
-    def result(self) -> Any:
+    def result(self) -> Json:
         """Return the decoded JSON."""
         return self._answer
 
@@ -252,7 +267,7 @@ def _layout(result: ManyResult) -> list[tuple[str, Any, tuple[int, ...]]]:
     return [(name, column.dtype, column.shape[1:]) for name, column in result.outputs.items()]
 
 
-def _rows_of(value: Any, positions: npt.NDArray[np.intp]) -> Any:
+def _rows_of(value: Any, positions: npt.NDArray[np.intp]) -> object:  # noqa: ANN401  anything with an order
     if isinstance(value, np.ndarray):
         return value[positions]
     return [value[position] for position in positions.tolist()]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from trioserve.errors import TrioserveError
 from trioserve_protocol import ErrorCode, Timing
+
+Outputs: TypeAlias = Any
+"""The output of a model that has one, else a mapping from output name to value: what a caller expects to be given is
+known to the caller alone, so this is `Any` to a type checker."""
+
+Json: TypeAlias = Any
+"""A decoded JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Inference:
     """How often the request was sent."""
 
     @property
-    def output(self) -> Any:
+    def output(self) -> Outputs:
         """The output of a model that has one, else the mapping of all."""
         return only_or_all(self.outputs)
 
@@ -78,7 +85,7 @@ class ManyResult:
         return np.equal(self.codes, ErrorCode.OK)
 
     @property
-    def output(self) -> Any:
+    def output(self) -> Outputs:
         """The column of a model that has one output, else the mapping of all."""
         return only_or_all(self.outputs)
 
@@ -93,11 +100,13 @@ class ManyResult:
             return
         first = min(self.failures, key=lambda failure: failure.first)
         if not getattr(first.error, "__notes__", None):
-            first.error.add_note(f"{failed} of {len(self.codes)} requests failed, the first is number {first.first}")
+            first.error.add_note(
+                f"{failed} of {len(self.codes)} requests failed, the first is number {first.first}"
+            )
         raise first.error
 
 
-def only_or_all(outputs: dict[str, Any]) -> Any:
+def only_or_all(outputs: dict[str, Any]) -> Outputs:
     """Return the value of a mapping with one entry, else the mapping."""
     if len(outputs) == 1:
         return next(iter(outputs.values()))

@@ -8,7 +8,7 @@ transport can write: what has not been taken yet can still be cancelled at no co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from trioserve.errors import HandleNotBound, SignatureChanged, TrioserveError, error_for
 from trioserve_protocol import (
@@ -77,6 +77,7 @@ class Session:
         self._wire = Connection(Role.CLIENT, limits)
         self._out = Outbox(signatures)
         self._body_flight: Flight | None = None
+        self._now_s = 0.0
         self._out.ask(ControlCall(lambda: None), _hello_frame)
 
     @property
@@ -140,13 +141,14 @@ class Session:
             How many were used; the others are to be presented again with newer ones. While `body` is set the next
             bytes are the payload's: they go where its views say, and are reported by `body_received`.
         """
+        self._now_s = now_s
         used = 0
         try:
             while self.ended is None and self.body is None:
                 events, consumed = self._wire.receive(data[used:])
                 used += consumed
                 for event in events:
-                    _HANDLERS.get(type(event), Session._on_unexpected)(self, event, now_s)
+                    self._HANDLERS.get(type(event), Session._on_unexpected)(self, event)
                 if not consumed or used == len(data):
                     break
         except RemoteProtocolError as error:
@@ -160,11 +162,12 @@ class Session:
             raise AssertionError("no body is being received: this is a bug")
         if not self._wire.body_received(nbytes):
             return
+        self._now_s = now_s
         self.body = self._body_flight = None
         begin = body.begin
         reply = Reply(_position(flight, begin.rid), begin.rows, begin.server_us, begin.queue_us, begin.meta)
         try:
-            self._finish(flight, _ids_of(begin), reply, body, now_s)
+            self._finish(flight, _ids_of(begin), reply, body)
         except RemoteProtocolError as error:
             self._broken(error.message)
 
@@ -193,11 +196,11 @@ class Session:
 
     # -- replies -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, flight: Flight, count: int, reply: Reply, payload: memoryview | Body, now_s: float) -> None:
+    def _finish(self, flight: Flight, count: int, reply: Reply, payload: memoryview | Body) -> None:
         call = flight.call
         self._out.flights.end(flight, count)
         if call is not None and not call.done:
-            call.result(reply, payload, now_s)
+            call.result(reply, payload, self._now_s)
 
     def _lose(self, flight: Flight, error: TrioserveError) -> None:
         call, flight.call = flight.call, None
@@ -205,23 +208,23 @@ class Session:
             call.flights.remove(flight)
             call.flight_lost(flight, copy_of(error))
 
-    def _on_result(self, event: Result, now_s: float) -> None:
+    def _on_result(self, event: Result) -> None:
         flight = self._out.flights.find(event.rid)
         reply = Reply(_position(flight, event.rid), event.rows, event.server_us, event.queue_us, event.meta)
-        self._finish(flight, 1, reply, event.payload, now_s)
+        self._finish(flight, 1, reply, event.payload)
 
-    def _on_result_run(self, event: ResultRun, now_s: float) -> None:
+    def _on_result_run(self, event: ResultRun) -> None:
         columns = (event.rids.tolist(), event.server_us.tolist(), event.queue_us.tolist(), event.payload)
         for rid, server_us, queue_us, row in zip(*columns, strict=True):
             result = Result(rid, 0, server_us, queue_us, event.rows, event.meta, memoryview(row))
-            self._on_result(result, now_s)
+            self._on_result(result)
 
-    def _on_result_many(self, event: ResultMany, now_s: float) -> None:
+    def _on_result_many(self, event: ResultMany) -> None:
         flight = self._out.flights.find(event.rid, event.rows)
         reply = Reply(_position(flight, event.rid), event.rows, event.server_us, event.queue_us, event.meta)
-        self._finish(flight, event.rows, reply, event.payload, now_s)
+        self._finish(flight, event.rows, reply, event.payload)
 
-    def _on_begin(self, event: ResultBegin, now_s: float) -> None:
+    def _on_begin(self, event: ResultBegin) -> None:
         count = _ids_of(event)
         flight = self._out.flights.find(event.rid, count)
         if flight.call is None or flight.call.done:
@@ -232,7 +235,7 @@ class Session:
         self._body_flight = flight
         self._wire.accept_body()
 
-    def _on_error(self, event: Error, now_s: float) -> None:
+    def _on_error(self, event: Error) -> None:
         error = exception_of(event)
         if not event.rid:
             # Which request it refused cannot be told, so none can be waited for.
@@ -244,7 +247,7 @@ class Session:
         else:
             self._request_failed(event.rid, event.count, error)
 
-    def _on_frame_error(self, event: FrameError, now_s: float) -> None:
+    def _on_frame_error(self, event: FrameError) -> None:
         self._request_failed(event.rid, event.count, error_for(event.code, event.message))
 
     def _request_failed(self, rid: int, count: int, error: TrioserveError) -> None:
@@ -274,44 +277,50 @@ class Session:
     def _answered(self, rid: int, kind: type[ControlCall] = ControlCall) -> ControlCall:
         control = self._out.controls.pop(rid, None)
         if type(control) is not kind:
-            raise RemoteProtocolError(ErrorCode.INVALID_META, f"an answer to id {rid}, which asked for something else")
+            raise RemoteProtocolError(
+                ErrorCode.INVALID_META, f"an answer to id {rid}, which asked for something else"
+            )
         return control
 
-    def _on_welcome(self, event: Welcome, now_s: float) -> None:
-        self._answered(event.rid).answered(event, now_s)
+    def _on_welcome(self, event: Welcome) -> None:
+        self._answered(event.rid).answered(event, self._now_s)
         credit, limits = self._out.flights.credit, event.limits
         credit.requests_limit = limits.window_requests or credit.requests_limit
         credit.nbytes_limit = limits.window_kib << 10 or credit.nbytes_limit
         self._out.max_frame_nbytes = limits.max_frame_nbytes or self._out.max_frame_nbytes
         self._out.bindings.max_binds = limits.max_binds or self._out.bindings.max_binds
 
-    def _on_bound(self, event: Bound, now_s: float) -> None:
+    def _on_bound(self, event: Bound) -> None:
         control = self._answered(event.rid, BindCall)
         if not isinstance(control, BindCall) or control.binding.handle != event.handle:
-            raise RemoteProtocolError(ErrorCode.INVALID_META, f"BOUND of handle {event.handle}, which was not asked for")
-        control.answered(event, now_s)
+            raise RemoteProtocolError(
+                ErrorCode.INVALID_META, f"BOUND of handle {event.handle}, which was not asked for"
+            )
+        control.answered(event, self._now_s)
         self._out.confirmed(control.binding, event.signature)
 
-    def _on_credit(self, event: Credit, now_s: float) -> None:
+    def _on_credit(self, event: Credit) -> None:
         credit = self._out.flights.credit
         credit.requests_limit, credit.nbytes_limit = event.requests, event.nbytes
 
-    def _on_ping(self, event: Ping, now_s: float) -> None:
+    def _on_ping(self, event: Ping) -> None:
         if len(self._out.control_frames) > _MAX_PONGS:
-            raise RemoteProtocolError(ErrorCode.RESOURCE_EXHAUSTED, "PINGs come faster than PONGs can be sent")
+            raise RemoteProtocolError(
+                ErrorCode.RESOURCE_EXHAUSTED, "PINGs come faster than PONGs can be sent"
+            )
         self._out.control_frames.append(pong_frame(event.rid, event.payload))
 
-    def _on_pong(self, event: Pong, now_s: float) -> None:
-        self._answered(event.rid).answered(event.payload, now_s)
+    def _on_pong(self, event: Pong) -> None:
+        self._answered(event.rid).answered(event.payload, self._now_s)
 
-    def _on_admin(self, event: Admin, now_s: float) -> None:
+    def _on_admin(self, event: Admin) -> None:
         control = self._answered(event.rid)
         if event.status:
             control.fail(error_for(event.status, event.payload.decode("utf-8", "replace")))
         else:
-            control.answered(event.payload, now_s)
+            control.answered(event.payload, self._now_s)
 
-    def _on_goaway(self, event: GoAway, now_s: float) -> None:
+    def _on_goaway(self, event: GoAway) -> None:
         self.draining = True
         error = NotSent(event.message)
         self._out.fail_unsent(error)
@@ -319,29 +328,30 @@ class Session:
             if flight.order >= event.taken:
                 self._lose(flight, error)
 
-    def _on_fatal(self, event: FatalError, now_s: float) -> None:
+    def _on_fatal(self, event: FatalError) -> None:
         raise RemoteProtocolError(event.code, event.message)
 
-    def _on_unexpected(self, event: Any, now_s: float) -> None:
-        raise RemoteProtocolError(ErrorCode.UNKNOWN_TYPE, f"a frame {type(event).__name__} that nothing asked for")
+    def _on_unexpected(self, event: object) -> None:
+        raise RemoteProtocolError(
+            ErrorCode.UNKNOWN_TYPE, f"a frame {type(event).__name__} that nothing asked for"
+        )
 
-
-_HANDLERS: dict[type, Callable[[Session, Any, float], None]] = {
-    Admin: Session._on_admin,
-    Bound: Session._on_bound,
-    Credit: Session._on_credit,
-    Error: Session._on_error,
-    FatalError: Session._on_fatal,
-    FrameError: Session._on_frame_error,
-    GoAway: Session._on_goaway,
-    Ping: Session._on_ping,
-    Pong: Session._on_pong,
-    Result: Session._on_result,
-    ResultBegin: Session._on_begin,
-    ResultMany: Session._on_result_many,
-    ResultRun: Session._on_result_run,
-    Welcome: Session._on_welcome,
-}
+    _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
+        Admin: _on_admin,
+        Bound: _on_bound,
+        Credit: _on_credit,
+        Error: _on_error,
+        FatalError: _on_fatal,
+        FrameError: _on_frame_error,
+        GoAway: _on_goaway,
+        Ping: _on_ping,
+        Pong: _on_pong,
+        Result: _on_result,
+        ResultBegin: _on_begin,
+        ResultMany: _on_result_many,
+        ResultRun: _on_result_run,
+        Welcome: _on_welcome,
+    }
 
 
 def _hello_frame(rid: int) -> bytes:

@@ -12,7 +12,7 @@ import threading
 import time
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Self, TypeVar
 
 from trioserve.errors import DeadlineExceeded, TrioserveError
 from trioserve_protocol import Limits, RequestClass, Signature
@@ -23,8 +23,16 @@ from ._dial import Endpoint, dial, found_endpoints, literal_endpoint, unix_endpo
 from ._failures import ClientClosed, ConnectFailed
 from ._link import Link
 from ._pump import Pump, Waiter
-from ._requests import AdminRequest, InferRequest, ManyRequest, PingRequest, Request, SignatureRequest
-from ._results import Inference, ManyResult
+from ._requests import (
+    AdminRequest,
+    Attempt,
+    InferRequest,
+    ManyRequest,
+    PingRequest,
+    Request,
+    SignatureRequest,
+)
+from ._results import Inference, Json, ManyResult, Outputs
 from ._retry import RetryPolicy
 
 __all__ = ["SyncClient", "connect"]
@@ -82,7 +90,7 @@ class SyncClient:
         self._closed = False
         self._usable_pump(_deadline_s(timeout_s))
 
-    def __enter__(self) -> SyncClient:
+    def __enter__(self) -> Self:
         """Return the client."""
         return self
 
@@ -105,13 +113,13 @@ class SyncClient:
     def infer(
         self,
         model: str,
-        inputs: Any,
+        inputs: object,
         *,
         version: int = 0,
         priority: RequestClass = RequestClass.CRITICAL,
         tenant: str | None = None,
         timeout_s: float | None = None,
-    ) -> Any:
+    ) -> Outputs:
         """Run a model.
 
         Args:
@@ -144,7 +152,7 @@ class SyncClient:
     def infer_with_timing(
         self,
         model: str,
-        inputs: Any,
+        inputs: object,
         *,
         version: int = 0,
         priority: RequestClass = RequestClass.CRITICAL,
@@ -158,7 +166,7 @@ class SyncClient:
     def infer_many(
         self,
         model: str,
-        inputs: Any,
+        inputs: object,
         *,
         version: int = 0,
         priority: RequestClass = RequestClass.CRITICAL,
@@ -190,15 +198,15 @@ class SyncClient:
         """Return the time to the server's loop and back, in seconds."""
         return self._perform(PingRequest(time.monotonic), timeout_s)
 
-    def models(self, *, timeout_s: float | None = None) -> Any:
+    def models(self, *, timeout_s: float | None = None) -> Json:
         """Return the server's models, as its administration describes them."""
         return self._perform(AdminRequest({"op": "models"}), timeout_s)
 
-    def statistics(self, *, timeout_s: float | None = None) -> Any:
+    def statistics(self, *, timeout_s: float | None = None) -> Json:
         """Return the server's counters."""
         return self._perform(AdminRequest({"op": "statistics"}), timeout_s)
 
-    def health(self, *, timeout_s: float | None = None) -> Any:
+    def health(self, *, timeout_s: float | None = None) -> Json:
         """Return whether the server and its models are ready."""
         return self._perform(AdminRequest({"op": "health"}), timeout_s)
 
@@ -226,7 +234,7 @@ class SyncClient:
         waiter: Waiter = SimpleQueue()
         session = pump.link.session
         with self._lock:
-            call = request.start(session, deadline_s=deadline_s, retry=retry, on_done=lambda: waiter.put(None))
+            call = request.start(session, Attempt(deadline_s, retry, lambda: waiter.put(None)))
             pump.flush()
         try:
             pump.wait(call, waiter, deadline_s)
