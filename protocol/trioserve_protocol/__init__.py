@@ -108,7 +108,7 @@ from ._registry import (
     RequestClass,
     Tag,
 )
-from ._rules import BOUND_REQUEST_TAGS, NAMED_REQUEST_TAGS, RESULT_TAGS
+from ._rules import BOUND_REQUEST_TAGS, NAMED_REQUEST_TAGS, OPTIONAL_REQUEST_TAGS, RESULT_TAGS
 from ._signature import NAME_PATTERN, Signature, TensorSpec
 from ._values import (
     FAST_BYTES,
@@ -175,6 +175,7 @@ __all__ = [
     "NAMED_REQUEST_TAGS",
     "NAME_FOLLOWS",
     "NAME_PATTERN",
+    "OPTIONAL_REQUEST_TAGS",
     "Partial",
     "PeerLimits",
     "Ping",

@@ -16,12 +16,15 @@ from ._values import TensorDecl, bad_meta
 _EMPTY: Final = Meta()
 
 
-def parse_request_meta(meta: bytes, *, bound: bool, limits: Limits = DEFAULT_LIMITS) -> Meta:
+def parse_request_meta(
+    meta: bytes, *, bound: bool, extra_tags: frozenset[int] = frozenset(), limits: Limits = DEFAULT_LIMITS
+) -> Meta:
     """Decode the meta of an INFER or INFER_MANY.
 
     Args:
         meta: The event's `meta`.
         bound: Whether the request came on a bound handle. If not, TLV MODEL must be there.
+        extra_tags: Those of OPTIONAL_REQUEST_TAGS that this server understands.
         limits: Bounds for the meta.
 
     Raises:
@@ -29,7 +32,7 @@ def parse_request_meta(meta: bytes, *, bound: bool, limits: Limits = DEFAULT_LIM
     """
     if not meta:
         return _EMPTY
-    found = parse_meta(meta, BOUND_REQUEST_TAGS if bound else NAMED_REQUEST_TAGS, limits)
+    found = parse_meta(meta, (BOUND_REQUEST_TAGS if bound else NAMED_REQUEST_TAGS) | extra_tags, limits)
     if not bound and found.model is None:
         raise bad_meta("handle 0 without TLV MODEL")
     return found
@@ -43,6 +46,7 @@ def check_request(
     *,
     bound: bool = True,
     many: bool = False,
+    extra_tags: frozenset[int] = frozenset(),
     limits: Limits = DEFAULT_LIMITS,
 ) -> RemoteProtocolError | None:
     """Return what is wrong with a request that its header and meta already show, or None.
@@ -56,6 +60,7 @@ def check_request(
         meta: The event's `meta`, or what `parse_request_meta` made of it.
         bound: Whether it came on a bound handle; only for `meta` in bytes.
         many: Whether it is an INFER_MANY, whose rows are not bounded by the model's maximum.
+        extra_tags: Those of OPTIONAL_REQUEST_TAGS that this server understands; only for `meta` in bytes.
         limits: Bounds for the meta.
 
     Returns:
@@ -69,10 +74,11 @@ def check_request(
         wanted = signature.input_nbytes(rows)
         return None if payload_nbytes == wanted else _size_fault(payload_nbytes, wanted)
     try:
-        found = parse_request_meta(meta, bound=bound, limits=limits) if isinstance(meta, bytes) else meta
-        _check_outputs(signature, found)
-        if found.tensors:
-            _check_declared(signature, rows, payload_nbytes, found.tensors, limits)
+        if isinstance(meta, bytes):
+            meta = parse_request_meta(meta, bound=bound, extra_tags=extra_tags, limits=limits)
+        _check_outputs(signature, meta)
+        if meta.tensors:
+            _check_declared(signature, rows, payload_nbytes, meta.tensors, limits)
         else:
             _check_undeclared(signature, rows, payload_nbytes, limits)
     except RemoteProtocolError as error:

@@ -247,7 +247,7 @@ class Connection:
             return self._skip(data, pos, head)
         refusal = self._refusal(head, rule, first=not (self._started or pos))
         if refusal is not None:
-            events.append(FrameError(refusal.rid, refusal.code, refusal.message, _ids_of(head, rule)))
+            events.append(_refused(head, rule, refusal.code, refusal.message))
             return self._skip(data, pos, head)
         if pos + HEADER_NBYTES + head.body > len(data):
             return self._incomplete_frame(data, pos, head, rule, events)
@@ -318,7 +318,7 @@ class Connection:
         payload_at, stop = start + (head.meta8 << 3), start + head.body
         if head.flags & _CRC and crc32(data[start:stop]) != head.aux:
             message = "CRC-32 of the body does not match"
-            return FrameError(head.rid, ErrorCode.CRC_MISMATCH, message, _ids_of(head, rule))
+            return _refused(head, rule, ErrorCode.CRC_MISMATCH, message)
         meta, payload = bytes(data[start:payload_at]), data[payload_at:stop]
         if rule.data is not None:
             return rule.data(head, meta, payload)
@@ -326,11 +326,11 @@ class Connection:
             raise AssertionError("a rule decodes neither data nor control: this is a bug")
         if payload and not rule.has_payload:
             message = f"{len(payload)} bytes after the meta of a frame without payload"
-            return FrameError(head.rid, ErrorCode.INVALID_SIZE, message, _ids_of(head, rule))
+            return _refused(head, rule, ErrorCode.INVALID_SIZE, message)
         try:
             return rule.control(head, parse_meta(meta, rule.tags, self.limits), payload)
         except RemoteProtocolError as error:
-            return FrameError(head.rid, error.code, error.message, _ids_of(head, rule))
+            return _refused(head, rule, error.code, error.message)
 
     def _skip(self, data: memoryview, pos: int, head: Head) -> int:
         """Leave out a frame; returns where the next one starts."""
@@ -350,11 +350,13 @@ class Connection:
         return len(data)
 
 
-def _ids_of(head: Head, rule: Rule) -> int:
-    """Return how many ids a refusal of this frame ends."""
-    if rule.many and head.rid and head.rid + head.rows - 1 <= MAX_RID:
-        return max(head.rows, 1)
-    return 1
+def _refused(head: Head, rule: Rule, code: ErrorCode, message: str) -> FrameError:
+    """Return the refusal of a frame of a known type."""
+    count = requests = 1
+    if rule.many:
+        requests = max(head.rows, 1)
+        count = requests if head.rid and head.rid + requests - 1 <= MAX_RID else 1
+    return FrameError(head.rid, code, message, count, requests if rule.requests else 0)
 
 
 def crc_matches(begin: "InferBegin | ResultBegin", payload: memoryview) -> bool:

@@ -284,6 +284,8 @@ class FrameError(NamedTuple):
     message: str
     count: int  # type: ignore[assignment]  # hides tuple.count
     """Ids that the refusal ends: N for an INFER_MANY of N, else 1."""
+    requests: int = 0
+    """Requests that were in the frame, for the count in GOAWAY: 1 for INFER, N for INFER_MANY, else 0."""
 
 
 class FatalError(NamedTuple):

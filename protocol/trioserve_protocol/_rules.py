@@ -74,21 +74,24 @@ class Rule(NamedTuple):
     """Whether a control frame may have bytes after its meta (3.3)."""
     many: bool = False
     """Whether `rows` counts ids."""
+    requests: bool = False
+    """Whether the frame holds requests, which GOAWAY counts."""
 
 
 def _tags(*tags: Tag) -> frozenset[int]:
     return frozenset(int(tag) for tag in tags)
 
 
-BOUND_REQUEST_TAGS: Final = _tags(
-    Tag.TENSOR, Tag.OUTPUTS, Tag.TRACEPARENT, Tag.PARAMS, Tag.SHMREF, Tag.SEQ_ID, Tag.COMPRESS
-)
-"""TLVs defined for INFER and INFER_MANY on a bound handle."""
+BOUND_REQUEST_TAGS: Final = _tags(Tag.TENSOR, Tag.TRACEPARENT)
+"""TLVs that every server understands in INFER and INFER_MANY on a bound handle."""
 
 NAMED_REQUEST_TAGS: Final = BOUND_REQUEST_TAGS | _tags(Tag.MODEL, Tag.VERSION, Tag.TENANT)
-"""TLVs defined for INFER and INFER_MANY with handle 0."""
+"""TLVs that every server understands in INFER and INFER_MANY with handle 0."""
 
-RESULT_TAGS: Final = _tags(Tag.TENSOR, Tag.OUTPUTS, Tag.TIMING, Tag.SHMREF, Tag.COMPRESS, Tag.PARAMS)
+OPTIONAL_REQUEST_TAGS: Final = _tags(Tag.OUTPUTS, Tag.PARAMS, Tag.SHMREF, Tag.SEQ_ID, Tag.COMPRESS)
+"""TLVs of requests that a server may leave out, and then answers with 12.3."""
+
+RESULT_TAGS: Final = _tags(Tag.TENSOR, Tag.TIMING, Tag.PARAMS, Tag.SHMREF, Tag.COMPRESS)
 """TLVs defined for RESULT, RESULT_MANY and PARTIAL."""
 
 _CRC: Final = int(Flag.CRC)
@@ -301,9 +304,11 @@ SERVER_RULES: Final[Mapping[int, Rule]] = _BOTH | {
         check=_need_rid_and_handle,
     ),
     int(_F.UNBIND): Rule(_CRC, control=_unbind, check=_need_rid_and_handle),
-    int(_F.INFER): Rule(_REQUEST_FLAGS, data=_infer, check=_check_infer),
+    int(_F.INFER): Rule(_REQUEST_FLAGS, data=_infer, check=_check_infer, requests=True),
     int(_F.INFER_PART): Rule(_END | _CRC, data=_infer_part, check=_check_part, feature=int(Feature.PARTS)),
-    int(_F.INFER_MANY): Rule(_REQUEST_FLAGS, data=_infer_many, check=_check_infer_many, many=True),
+    int(_F.INFER_MANY): Rule(
+        _REQUEST_FLAGS, data=_infer_many, check=_check_infer_many, many=True, requests=True
+    ),
     int(_F.CANCEL): Rule(_CRC, control=_cancel),
     int(_F.SHM_REG): Rule(
         _CRC, control=_shm_reg, tags=_tags(Tag.SHMREF), check=_need_rid, feature=int(Feature.SHM)

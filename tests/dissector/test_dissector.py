@@ -111,6 +111,23 @@ def test_requests_of_a_many_are_found_by_range(dissect: Dissect) -> None:
     assert rows[1]["trioserve.request_in"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("data", "fields"),
+    [
+        (wire(FrameType.BOUND, rid=1, handle=9), {"handle": "9", "status": ""}),
+        (wire(FrameType.CREDIT, timeout_us=64, aux=256), {"credit.kib": "64", "credit.requests": "256"}),
+        (wire(FrameType.GOAWAY, rid=12), {"goaway.taken": "12", "rid": ""}),
+        (wire(FrameType.PARTIAL, rid=1, timeout_us=3, rows=1), {"part": "3", "status": "0x0000"}),
+        (wire(FrameType.RESULT, rid=1, flags=Flag.CRC, aux=5, rows=1), {"crc": "0x00000005", "queue_us": ""}),
+        (wire(FrameType.ADMIN, rid=1, payload=b'{"ok":true}'), {"payload.text": '{"ok":true}'}),
+    ],
+    ids=["bound", "credit", "goaway", "partial", "crc", "admin"],
+)
+def test_fields_that_change_their_meaning(dissect: Dissect, data: bytes, fields: dict[str, str]) -> None:
+    [row] = dissect([(TO_CLIENT, data)], *(f"trioserve.{name}" for name in fields))
+    assert list(row.values()) == list(fields.values())
+
+
 def test_errors_are_expert_items(dissect: Dissect) -> None:
     fields = ["trioserve.status", "trioserve.retry_after_us", "_ws.expert.message", "_ws.col.Info"]
     [row] = dissect([(TO_CLIENT, SHED)], *fields)

@@ -8,7 +8,9 @@ from trioserve_protocol import (
     Connection,
     ErrorCode,
     FatalError,
+    Flag,
     FrameError,
+    FrameType,
     Infer,
     InferBegin,
     InferMany,
@@ -21,7 +23,23 @@ from trioserve_protocol import (
     ResultRun,
     Role,
     crc_matches,
+    frame,
+    frame_bytes,
 )
+
+END = int(Flag.END)
+
+
+def build(kind: int, **fields: Any) -> bytes:
+    """Return one frame of any type; fields as in `frame`."""
+    return frame_bytes(frame(kind, **fields))
+
+
+def infer(rid: int = 1, payload: bytes = bytes(8), **fields: Any) -> bytes:
+    """Return one INFER on handle 1 with one row."""
+    return build(
+        FrameType.INFER, rid=rid, payload=payload, **({"handle": 1, "flags": END, "rows": 1} | fields)
+    )
 
 
 def plain(event: Any) -> Iterator[Any]:
@@ -57,7 +75,10 @@ def plain(event: Any) -> Iterator[Any]:
 def whole(begin: Any, payload: bytes) -> Any:
     """Return the event that the frame of a Begin event would have given, had it come whole."""
     if not crc_matches(begin, memoryview(payload)):
-        return FrameError(begin.rid, ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match", 1)
+        count = begin.rows if begin.frame_type == FrameType.INFER_MANY else 1
+        return FrameError(
+            begin.rid, ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match", count, count
+        )
     if isinstance(begin, InferBegin):
         if begin.frame_type == 0x11:
             return InferPart(begin.rid, begin.flags, begin.timeout_us, payload)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from typing import Any
 from zlib import crc32
 
 from trioserve_protocol import (
+    OPTIONAL_REQUEST_TAGS,
     RESULT_TAGS,
     Connection,
     DType,
@@ -212,7 +213,14 @@ def make_stream(rng: random.Random, role: Role) -> bytes:
 
 def _check_infer(event: Any, payload: memoryview, *, many: bool) -> None:
     check_request(
-        SIGNATURE, event.rows, len(payload), event.meta, bound=bool(event.handle), many=many, limits=LIMITS
+        SIGNATURE,
+        event.rows,
+        len(payload),
+        event.meta,
+        bound=bool(event.handle),
+        many=many,
+        extra_tags=OPTIONAL_REQUEST_TAGS,
+        limits=LIMITS,
     )
     for fast in (False, True):
         try:

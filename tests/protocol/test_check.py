@@ -1,6 +1,7 @@
 import pytest
 
 from trioserve_protocol import (
+    OPTIONAL_REQUEST_TAGS,
     DType,
     ErrorCode,
     Limits,
@@ -21,6 +22,7 @@ TEXT = TensorSpec("text", DType.BYTES, (-1, 2))
 FIXED = Signature((X, TensorSpec("n", DType.I8, (-1,))), (X,), max_rows=8)
 MIXED = Signature((X, TEXT), (X,), max_rows=8)
 MODEL = tlv(Tag.MODEL, "m")
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def declared(*decls: TensorDecl) -> bytes:
@@ -85,8 +87,17 @@ def test_the_number_of_bytes_elements_is_bounded() -> None:
 
 
 def test_outputs_must_exist() -> None:
-    assert code(FIXED, 2, 32, tlv(Tag.OUTPUTS, encode_outputs([0]))) is None
-    assert code(FIXED, 2, 32, tlv(Tag.OUTPUTS, encode_outputs([1]))) == ErrorCode.INVALID_META
+    wanted = frozenset({int(Tag.OUTPUTS)})
+    assert code(FIXED, 2, 32, tlv(Tag.OUTPUTS, encode_outputs([0])), extra_tags=wanted) is None
+    assert (
+        code(FIXED, 2, 32, tlv(Tag.OUTPUTS, encode_outputs([1])), extra_tags=wanted) == ErrorCode.INVALID_META
+    )
+
+
+@pytest.mark.parametrize("tag", sorted(OPTIONAL_REQUEST_TAGS))
+def test_optional_tlvs_are_not_implemented_unless_the_server_says_so(tag: int) -> None:
+    assert code(FIXED, 2, 32, tlv(tag, "{}")) == ErrorCode.UNKNOWN_TLV
+    assert code(FIXED, 2, 32, MODEL + tlv(tag, "{}"), bound=False) == ErrorCode.UNKNOWN_TLV
 
 
 def test_a_bound_request_names_neither_model_nor_tenant() -> None:
@@ -96,9 +107,9 @@ def test_a_bound_request_names_neither_model_nor_tenant() -> None:
 
 
 def test_a_request_without_handle_names_its_model() -> None:
-    assert code(FIXED, 2, 32, tlv(Tag.PARAMS, "{}"), bound=False) == ErrorCode.INVALID_META
+    assert code(FIXED, 2, 32, tlv(Tag.TRACEPARENT, TRACE), bound=False) == ErrorCode.INVALID_META
     with pytest.raises(RemoteProtocolError, match="without TLV MODEL"):
-        parse_request_meta(tlv(Tag.PARAMS, "{}"), bound=False)
+        parse_request_meta(tlv(Tag.TRACEPARENT, TRACE), bound=False)
     assert parse_request_meta(MODEL, bound=False).model == "m"
 
 

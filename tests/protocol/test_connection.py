@@ -1,10 +1,8 @@
 import zlib
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.protocol.frames import cut, events_of
+from tests.protocol.frames import END, build, events_of, infer
 from trioserve_protocol import (
     Admin,
     Bind,
@@ -18,39 +16,23 @@ from trioserve_protocol import (
     FrameType,
     Hello,
     Infer,
-    InferBegin,
-    InferMany,
     InferPart,
     InferRun,
     Limits,
     LocalProtocolError,
     Ping,
-    ResultBegin,
     Role,
     Tag,
     admin_frame,
     bind_frame,
     cancel_frame,
-    crc_matches,
-    frame,
-    frame_bytes,
     ping_frame,
     tlv,
 )
 
-END = int(Flag.END)
 SMALL = Limits(
     max_frame_nbytes=1 << 20, max_meta_nbytes=4096, max_control_nbytes=512, max_admin_reply_nbytes=1024
 )
-
-
-def build(kind: int, **fields: object) -> bytes:
-    return frame_bytes(frame(kind, **fields))  # type: ignore[arg-type]
-
-
-def infer(rid: int = 1, payload: bytes = bytes(8), **fields: object) -> bytes:
-    defaults: dict[str, object] = {"handle": 1, "flags": END, "rows": 1}
-    return build(FrameType.INFER, rid=rid, payload=payload, **(defaults | fields))
 
 
 def server(data: bytes, **options: object) -> list[object]:
@@ -259,6 +241,22 @@ def test_features_open_types_and_flags() -> None:
     assert isinstance(bad, FrameError)
 
 
+@pytest.mark.parametrize(
+    "data, requests",
+    [
+        (infer(rows=0), 1),
+        (build(0x12, rid=2**64 - 3, handle=1, flags=END, rows=4), 4),
+        (build(0x12, rid=1, handle=1, flags=END), 1),
+        (build(0x05, rid=1), 0),
+        (build(0x44, rid=1), 0),
+    ],
+)
+def test_a_refusal_says_how_many_requests_were_in_the_frame(data: bytes, requests: int) -> None:
+    (event,) = server(data)
+    assert isinstance(event, FrameError)
+    assert event.requests == requests
+
+
 # -- control frames ----------------------------------------------------------------------------------------------
 
 
@@ -283,153 +281,3 @@ def test_crc_of_a_whole_frame_is_checked() -> None:
     body = tlv(1, "m")
     good = build(0x03, rid=1, handle=1, flags=Flag.CRC, meta=body, aux=zlib.crc32(body))
     assert isinstance(server(good)[0], Bind)
-
-
-# -- large bodies ------------------------------------------------------------------------------------------------
-
-
-def begin(payload_nbytes: int = 1024, *, meta: bytes = b"", **fields: object) -> tuple[Connection, bytes]:
-    return Connection(Role.SERVER, large_nbytes=64), infer(payload=bytes(payload_nbytes), meta=meta, **fields)
-
-
-def test_a_large_body_is_announced_with_header_and_meta() -> None:
-    meta = tlv(Tag.MODEL, "m")
-    connection, data = begin(meta=meta, handle=0)
-    assert connection.receive(memoryview(data[:40])) == ([], 0)
-    assert connection.wanted(40) == len(meta) - 8
-    (event,), used = connection.receive(memoryview(data[:60]))
-    assert event == InferBegin(FrameType.INFER, 1, 0, END, 0, 1, meta, 1024, None)
-    assert used == 32 + len(meta)
-    assert connection.body_remaining == 1024
-
-
-def test_an_accepted_body_is_moved_by_the_caller() -> None:
-    connection, data = begin()
-    connection.receive(memoryview(data[:50]))
-    connection.accept_body()
-    assert connection.wanted(18) == 1024
-    assert not connection.body_received(18)
-    with pytest.raises(LocalProtocolError, match="waits for the caller"):
-        connection.receive(memoryview(data))
-    with pytest.raises(LocalProtocolError):
-        connection.body_received(1007)
-    with pytest.raises(LocalProtocolError):
-        connection.body_received(-1)
-    assert connection.body_received(1006)
-    with pytest.raises(LocalProtocolError):
-        connection.body_received(0)
-    # The next read is short, so that a payload that follows is not read into the receive buffer.
-    assert connection.wanted(0) == 32
-    assert connection.receive(memoryview(b"TS")) == ([], 0)
-    assert connection.wanted(2) == 30
-    (event,), _ = connection.receive(memoryview(data[:32]))
-    assert isinstance(event, InferBegin)
-
-
-def test_after_a_small_frame_reads_are_long_again() -> None:
-    connection, data = begin()
-    connection.receive(memoryview(data[:50]))
-    connection.accept_body()
-    connection.body_received(1024)
-    assert connection.receive(memoryview(ping_frame(1)))[0] == [Ping(1, b"")]
-    assert connection.wanted(0) > 1024
-
-
-def test_a_discarded_body_is_skipped() -> None:
-    connection, data = begin()
-    _, used = connection.receive(memoryview(data[:50]))
-    connection.discard_body()
-    assert connection.wanted(0) > 1024
-    events, used_again = connection.receive(memoryview(data[used:] + ping_frame(2)))
-    assert events == [Ping(2, b"")]
-    assert used + used_again == len(data) + 32
-    assert connection.wanted(0) > 1024
-
-
-def test_decisions_need_a_begin_event() -> None:
-    connection = Connection(Role.SERVER)
-    with pytest.raises(LocalProtocolError):
-        connection.accept_body()
-    with pytest.raises(LocalProtocolError):
-        connection.discard_body()
-    connection, data = begin()
-    connection.receive(memoryview(data[:50]))
-    with pytest.raises(LocalProtocolError):
-        connection.receive(memoryview(data))
-
-
-def test_a_large_frame_that_is_whole_needs_no_announcement() -> None:
-    connection, data = begin()
-    (event,), _ = connection.receive(memoryview(data))
-    assert isinstance(event, Infer)
-
-
-def test_the_crc_of_a_large_body_is_the_callers_to_check() -> None:
-    payload = bytes(range(256)) * 4
-    meta = tlv(Tag.PARAMS, "{}")
-    data = infer(payload=payload, meta=meta, flags=END | Flag.CRC, aux=zlib.crc32(meta + payload))
-    (event,), _ = Connection(Role.SERVER, large_nbytes=64).receive(memoryview(data[:60]))
-    assert isinstance(event, InferBegin)
-    assert crc_matches(event, memoryview(payload))
-    assert not crc_matches(event, memoryview(payload[:-1] + b"!"))
-
-
-def test_large_results_are_announced_to_a_client() -> None:
-    data = build(0x20, rid=4, flags=END, timeout_us=7, rows=1, aux=3, payload=bytes(1024))
-    (event,), used = Connection(Role.CLIENT, large_nbytes=64).receive(memoryview(data[:33]))
-    assert event == ResultBegin(FrameType.RESULT, 4, END, 7, 3, 1, b"", 1024, None)
-    assert used == 32
-
-
-def test_pending_bytes_are_bounded() -> None:
-    assert Connection(Role.SERVER, SMALL, large_nbytes=64).max_pending_nbytes == 32 + 4096 + 64
-    assert Connection(Role.CLIENT, large_nbytes=64).max_pending_nbytes == 32 + (1 << 20)
-
-
-# -- any chunking gives the same events --------------------------------------------------------------------------
-
-STREAM = b"".join(
-    [
-        build(FrameType.HELLO, rid=1, meta=tlv(Tag.CLIENT, "test/1")),
-        bind_frame(1, 1, "echo"),
-        *[infer(rid, bytes([rid] * 8)) for rid in range(2, 10)],
-        infer(0, bytes(200)),
-        infer(10, bytes(300)),
-        build(0x81, payload=bytes(96)),
-        build(0x12, rid=11, handle=1, flags=END, rows=3, payload=bytes(160)),
-        infer(20, bytes(16), flags=END | Flag.CRC, aux=zlib.crc32(bytes(16))),
-        infer(21, bytes(16), flags=END | Flag.CRC, aux=5),
-        *[infer(rid, bytes(8), meta=tlv(Tag.PARAMS, "{}")) for rid in range(30, 38)],
-        ping_frame(1, b"12345678"),
-        cancel_frame(3),
-        b"GARBAGE!" * 5,
-    ]
-)
-
-
-def test_every_split_in_two_gives_the_same_events() -> None:
-    wanted = events_of([STREAM], large_nbytes=128)
-    assert len(wanted) == 26
-    for place in range(1, len(STREAM)):
-        assert events_of(cut(STREAM, [place]), large_nbytes=128) == wanted
-
-
-def test_byte_by_byte_gives_the_same_events() -> None:
-    wanted = events_of([STREAM])
-    assert events_of([bytes([byte]) for byte in STREAM], large_nbytes=128) == wanted
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    places=st.lists(st.integers(1, len(STREAM)), max_size=12),
-    max_frames=st.integers(1, 9),
-    vector_from=st.integers(2, 9),
-    large_nbytes=st.sampled_from([8, 100, 150, 65_536]),
-)
-def test_any_chunking_gives_the_same_events(
-    places: list[int], max_frames: int, vector_from: int, large_nbytes: int
-) -> None:
-    chunks = cut(STREAM, places)
-    got = events_of(chunks, max_frames=max_frames, vector_from=vector_from, large_nbytes=large_nbytes)
-    assert got == events_of([STREAM])
-    assert any(isinstance(event, InferMany) for event in got)

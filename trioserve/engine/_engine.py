@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MIN_RETRY_US: Final = 1_000
 """Shortest time a refused client is told to stay away: retrying at once would meet the same queue."""
 
+QUIET_ROWS: Final = 4
+"""Requests under way up to which the server is optimised for the latency of each, not for their number."""
+
 
 class Engine:
     """Models, sessions and what is under way between them.
@@ -168,9 +171,10 @@ class Engine:
             earliest_ns = min(earliest_ns, lane.wake_ns)
         return earliest_ns
 
-    def completes_by(self, at_ns: int) -> bool:
-        """Whether a batch is expected back by then."""
-        return any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
+    def is_quiet_until(self, at_ns: int) -> bool:
+        """Whether a batch is expected back by `at_ns` and little else is going on."""
+        executor_due = any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
+        return executor_due and sum([lane.gate.rows.taken for lane in self.lanes]) <= QUIET_ROWS
 
     # ---------------------------------------------------------------- drain
 

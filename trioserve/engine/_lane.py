@@ -332,6 +332,10 @@ class Lane:
         """Learns how long an announced request takes to become ready."""
         self.arrival_mean_ns += MEAN_GAIN * (took_ns - self.arrival_mean_ns)
 
+    def after_cut(self) -> None:
+        """The rows that arrive from now on are in one place, so that they can be a batch that needs no gathering."""
+        self.slots.seal()
+
     def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
         """Valid length of each row of a batch, None for rows of one size."""
         del ranges

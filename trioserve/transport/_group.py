@@ -52,8 +52,9 @@ log = structlog.get_logger(__name__)
 MAX_EVENTS: Final = 256
 SOON_NS: Final = 500_000
 SOON_S: Final = 0.001
-"""While a batch is expected back within `SOON_NS` the group waits for it in its own epoll set, at most this long:
-going to sleep and being woken through the loop would cost it 20 us more. Other tasks wait no longer than that."""
+"""While few requests are under way and their batch is expected back within `SOON_NS`, the group waits for it in its own
+epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
+that. Under load it would wake for every single arrival; going through the loop, it finds many."""
 
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
@@ -114,8 +115,10 @@ class ConnectionGroup:
         """Half-closed connections that are still owed something."""
         self._turn_ns: Final = limits.turn_us * 1000
         self._quiet: trio.Event | None = None
-        self._frames_left = 0
-        self._nbytes_left = 0
+        # One budget for frames and bytes: a frame is one unit, and so many bytes of it are another.
+        self._turn_units: Final = limits.turn_frames
+        self._unit_nbytes: Final = max(1, limits.turn_nbytes // limits.turn_frames)
+        self._max_frames: Final = limits.connection_turn_frames
         self._epoll.register(self._timer.fileno(), _IN)
 
     # ---------------------------------------------------------------- from outside
@@ -180,7 +183,7 @@ class ConnectionGroup:
         try:
             while True:
                 events = poll(0, MAX_EVENTS) or (
-                    poll(SOON_S, MAX_EVENTS) if engine.completes_by(now_ns() + SOON_NS) else []
+                    poll(SOON_S, MAX_EVENTS) if engine.is_quiet_until(now_ns() + SOON_NS) else []
                 )
                 if not events and not self._ready:
                     await trio.lowlevel.wait_readable(epoll_fd)
@@ -195,13 +198,8 @@ class ConnectionGroup:
             self._close_all()
 
     def _turn(self, events: list[tuple[int, int]], now_ns: int) -> None:
-        self._frames_left = self._limits.turn_frames
-        self._nbytes_left = self._limits.turn_nbytes
         self._engine.expire(now_ns)
-        stages = self._stages
-        for fd, _ in events:
-            if fd in stages:
-                stages[fd](now_ns)
+        self._collect(events, now_ns)
         if self._ready:
             ready, self._ready = self._ready, {}
             for peer in ready.values():
@@ -209,12 +207,19 @@ class ConnectionGroup:
         self._read_all(events, now_ns)
         self._finish_turn(now_ns)
 
+    def _collect(self, events: list[tuple[int, int]], now_ns: int) -> None:
+        """Takes completions off the workers' links."""
+        stages = self._stages
+        for fd, _ in events:
+            if fd in stages:
+                stages[fd](now_ns)
+
     def _read_all(self, events: list[tuple[int, int]], now_ns: int) -> None:
         """Reads from every connection that is ready, as far as the turn's budget goes; epoll reports the others again,
         and first, because it moves what it has reported to the end of its list.
         """
         peers, clock_ns = self._peers, self._clock.now_ns
-        end_ns = now_ns + self._turn_ns
+        end_ns, units = now_ns + self._turn_ns, self._turn_units
         for index, (fd, mask) in enumerate(events):
             peer = peers.get(fd)
             if peer is None:
@@ -223,10 +228,10 @@ class ConnectionGroup:
             if mask != _IN and not self._rare_events(peer, mask):
                 continue
             try:
-                peer.step(peer, now_ns)
+                units -= peer.step(peer, now_ns)
             except Exception as error:
                 self._failed(peer, error)
-            if self._frames_left <= 0 or self._nbytes_left <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
+            if units <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
                 break
 
     def _own_event(self, fd: int, now_ns: int) -> None:
@@ -234,7 +239,7 @@ class ConnectionGroup:
             self._timer.acknowledge()
             self._watch.sweep(now_ns)
 
-    def _guarded(self, peer: Peer, step: Callable[[Peer, int], None], now_ns: int) -> None:
+    def _guarded(self, peer: Peer, step: Callable[[Peer, int], int], now_ns: int) -> None:
         try:
             step(peer, now_ns)
         except Exception as error:
@@ -269,18 +274,18 @@ class ConnectionGroup:
 
     # ---------------------------------------------------------------- reading
 
-    # A connection's `step` is what is done when it is readable: one of the four methods below.
+    # A connection's `step` is what is done when it is readable: one of the four methods below. They return what they
+    # took of the turn's budget.
 
-    def _read_frames(self, peer: Peer, now_ns: int) -> None:
+    def _read_frames(self, peer: Peer, now_ns: int) -> int:
         """Between two frames, none of them large: the usual state."""
         received = peer.recv_into(self._first_read)
         if received:
-            self._nbytes_left -= received
-            self._parse(peer, self._buffer[:received], now_ns)
-        else:
-            self._end_of_stream(peer)
+            return self._parse(peer, self._buffer[:received], now_ns)
+        self._end_of_stream(peer)
+        return 1
 
-    def _read_more(self, peer: Peer, now_ns: int) -> None:
+    def _read_more(self, peer: Peer, now_ns: int) -> int:
         """Inside a frame, or behind a large one: then no more than the next header, so that a body that follows is
         received into its slot and not copied there.
         """
@@ -289,49 +294,50 @@ class ConnectionGroup:
         limit = min(peer.machine.wanted(kept), self._limits.connection_turn_nbytes)
         received = peer.recv_into(self._buffer[kept : kept + limit])
         if received:
-            self._nbytes_left -= received
-            self._parse(peer, self._buffer[: kept + received], now_ns)
-        else:
-            self._end_of_stream(peer)
+            return self._parse(peer, self._buffer[: kept + received], now_ns)
+        self._end_of_stream(peer)
+        return 1
 
-    def _read_body(self, peer: Peer, now_ns: int) -> None:
+    def _read_body(self, peer: Peer, now_ns: int) -> int:
         """Inside a large body that is wanted."""
-        self._nbytes_left -= self._bodies.read(peer, now_ns)
+        received = self._bodies.read(peer, now_ns)
         if peer.finished:
             self._end_of_stream(peer)
         elif peer.arrival is None:
             peer.step = self._read_more
+        return 1 + received // self._unit_nbytes
 
-    def _read_nothing(self, peer: Peer, now_ns: int) -> None:
+    def _read_nothing(self, peer: Peer, now_ns: int) -> int:
         """After the last frame: what still comes is dropped."""
         del now_ns
-        if not peer.recv_into(self._first_read):
+        received = peer.recv_into(self._first_read)
+        if not received:
             self.doom(peer, "done")
+        return 1 + received // self._unit_nbytes
 
-    def _parse_kept(self, peer: Peer, now_ns: int) -> None:
+    def _parse_kept(self, peer: Peer, now_ns: int) -> int:
         """Goes on with bytes that were received in an earlier turn."""
         kept = len(peer.tail)
         self._buffer[:kept] = peer.tail
-        self._parse(peer, self._buffer[:kept], now_ns)
+        return self._parse(peer, self._buffer[:kept], now_ns)
 
-    def _parse(self, peer: Peer, data: memoryview, now_ns: int) -> None:
-        events, consumed = peer.machine.receive(data, max_frames=self._limits.connection_turn_frames)
-        intake = self._intake
+    def _parse(self, peer: Peer, data: memoryview, now_ns: int) -> int:
+        events, consumed = peer.machine.receive(data, max_frames=self._max_frames)
+        units = len(events) + consumed // self._unit_nbytes
         for event in events:
             kind = type(event)
             if kind is Infer:
-                self._frames_left -= 1
-                intake.admit(peer.session, event, now_ns)
+                self._intake.admit(peer.session, event, now_ns)
             elif kind is InferRun:
-                self._frames_left -= event.count
-                intake.admit_run(peer.session, event, now_ns)
+                self._intake.admit_run(peer.session, event, now_ns)
+                units += event[0]
             elif kind is InferBegin:
                 consumed += self._bodies.begin(peer, event, data[consumed:], now_ns)
             else:
-                self._frames_left -= 1
                 self._rare_event(peer, event, now_ns)
         if peer.midway or consumed != len(data):
             self._stop_midway(peer, data[consumed:], consumed, now_ns)
+        return units
 
     def _stop_midway(self, peer: Peer, left: memoryview, consumed: int, now_ns: int) -> None:
         """Keeps what was received of a frame that is not complete, or not yet looked at, and chooses the next step."""

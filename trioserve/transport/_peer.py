@@ -74,8 +74,8 @@ class Peer:
     )
 
     session: Session
-    step: Callable[[Peer, int], None]
-    """What is done when the socket is readable; the group's choice."""
+    step: Callable[[Peer, int], int]
+    """What is done when the socket is readable, the group's choice; returns what it took of the turn's budget."""
 
     def __init__(self, owner: Owner, sock: socket.socket, machine: Connection) -> None:
         self._owner = owner

@@ -1,0 +1,26 @@
+"""Clients of a trioserve server.
+
+`connect` is for asynchronous programs, Trio's and asyncio's; `trioserve.client.sync.connect` for blocking ones.
+Neither loads any part of the server.
+"""
+
+from trioserve_protocol import RequestClass
+
+from ._client import Client, connect
+from ._failures import ClientClosed, ConnectFailed, ConnectionLost, NotSent
+from ._results import Failure, Inference, ManyResult
+from ._retry import RetryPolicy
+
+__all__ = [
+    "Client",
+    "ClientClosed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Failure",
+    "Inference",
+    "ManyResult",
+    "NotSent",
+    "RequestClass",
+    "RetryPolicy",
+    "connect",
+]

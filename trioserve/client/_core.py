@@ -1,0 +1,54 @@
+"""What a client keeps apart from its connections: shared by the asynchronous and the blocking one."""
+
+from __future__ import annotations
+
+from trioserve_protocol import DEFAULT_LIMITS, Limits, Signature
+
+from ._address import Address, parse_url
+from ._calls import ModelKey
+from ._failures import ConnectFailed
+from ._retry import Reconnector, RetryBudget, RetryPolicy
+from ._session import Session
+
+
+class Core:
+    """A server's address, what is known about it, and how patient the client is.
+
+    Attributes:
+        address: Where it is.
+        policy: About retries.
+        budget: Tokens for retries, shared by all calls.
+        reconnector: Spaces attempts to connect out.
+    """
+
+    def __init__(
+        self, url: str, *, tenant: str | None, retry: RetryPolicy | None, limits: Limits | None
+    ) -> None:
+        """Read the settings that both clients take; raises ValueError for a bad URL."""
+        self.address: Address = parse_url(url)
+        self.policy = RetryPolicy() if retry is None else retry
+        self.budget = RetryBudget(self.policy)
+        self.reconnector = Reconnector(self.policy)
+        self._tenant = tenant
+        self._limits = DEFAULT_LIMITS if limits is None else limits
+        self._signatures: dict[ModelKey, Signature] = {}
+
+    def key(self, model: str, version: int, tenant: str | None) -> ModelKey:
+        """Return what a call's handle stands for."""
+        return ModelKey(model, version, self._tenant if tenant is None else tenant)
+
+    def session(self) -> Session:
+        """Return the conversation for a new connection."""
+        return Session(self._signatures, self._limits)
+
+    def connect_failed(self, error: OSError | None, now_s: float) -> ConnectFailed:
+        """Count an attempt to connect that failed (None: it took too long); returns the error for the callers."""
+        reason = (
+            f"no answer within {self.policy.connect_timeout_s:g} s"
+            if error is None
+            else error.strerror or error
+        )
+        failure = ConnectFailed(f"cannot connect to {self.address}: {reason}")
+        failure.__cause__ = error
+        self.reconnector.failed(failure, now_s)
+        return failure
