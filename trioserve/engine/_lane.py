@@ -259,6 +259,8 @@ class Lane:
         """
         if rows > self.max_rows and requests == 1:
             return ErrorCode.TOO_MANY_ROWS
+        if not session.takes_result(self, rows if requests == 1 else 1):
+            return ErrorCode.OUT_OF_RANGE
         idle = not session.inflight and not session.ghosts
         if not idle and session.credit(-(-body_nbytes // requests)) < requests:
             return ErrorCode.CREDIT_EXCEEDED

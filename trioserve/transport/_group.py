@@ -92,7 +92,7 @@ class ConnectionGroup:
         self._wire_limits: Final = wire_limits
         self._serve_after_fin: Final = config.on_fin == "serve"
         self._clock: Final = clock
-        self._control: Final = Control(engine, server_id)
+        self._control: Final = Control(engine, intake, server_id)
         self._epoll: Final = select.epoll()
         self._timer: Final = TimerFd()
         self._peers: Final[dict[int, Peer]] = {}
@@ -413,8 +413,9 @@ class ConnectionGroup:
         if type(event) is InferMany:
             self._intake.admit_many(peer.session, event, now_ns)
         elif type(event) is FrameError:
-            peer.session.taken += event.count
-            peer.write_soon(error_frame(event.rid, event.code, event.message, count=event.count))
+            self._intake.refuse_frame(
+                peer.session, event.rid, event.count, event.code, event.message, event.requests
+            )
         elif type(event) is FatalError:
             peer.write_soon(event.reply)
             self._engine.cancel(peer.session)
