@@ -110,7 +110,7 @@ class Lane:
             return self.admit_rows(session, request, now_ns)
         if len(payload) != body_nbytes:
             return ErrorCode.INVALID_SIZE
-        if session.inflight and (
+        if (session.inflight or session.ghosts) and (
             session.inflight + session.ghosts >= session.max_inflight
             or session.inflight_nbytes + body_nbytes > session.max_inflight_nbytes
         ):

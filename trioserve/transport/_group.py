@@ -327,7 +327,8 @@ class ConnectionGroup:
             raise AssertionError("gathering without a gather: this is a bug")
         view = gather.views[len(gather.peers)]
         received = peer.recv_into(view)
-        if received == gather.stride and not peer.session.inflight:
+        session = peer.session
+        if received == gather.stride and not session.inflight and not session.ghosts:
             gather.peers.append(peer)
             return 1
         peer.step = self._read_frames
