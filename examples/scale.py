@@ -16,11 +16,11 @@ class Scale(trioserve.Model):
     def __init__(self, factor: float = 2.0) -> None:
         self.factor = factor
 
-    def load(self, ctx: Any) -> None:  # noqa: ARG002, ANN401  `ctx.path(...)` finds the model's files
+    def load(self, ctx: Any) -> None:
         """Runs once, in the worker process, before the first batch."""
         self.weights = np.eye(128, 64, dtype=np.float32) * np.float32(self.factor)
 
-    def infer(self, x: np.ndarray) -> Any:  # noqa: ANN401  an array, a tuple or a dict of arrays
+    def infer(self, x: np.ndarray) -> Any:
         """Computes a whole batch: f32[rows, 128] -> f32[rows, 64]."""
         return x @ self.weights
 
