@@ -8,6 +8,7 @@ and may be leased again: an entry never outlives its slot.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ Range = tuple[int, int]
 """First slot and number of slots."""
 
 MAX_RANGES: Final = 1_000
-"""Most ranges of a batch: what its descriptor has room for."""
+"""Most ranges of one batch: what its descriptor can name."""
 
 
 class ArrivalQueue:
@@ -56,7 +57,7 @@ class ArrivalQueue:
             row_counts: per slot, the rows of the request that starts there; a request is not divided.
         """
         taken: list[Range] = []
-        for first, count in self._ranges:
+        for first, count in islice(self._ranges, MAX_RANGES):
             if count > limit:
                 whole = _whole_requests(first, limit, row_counts)
                 if whole or not taken:
@@ -64,8 +65,6 @@ class ArrivalQueue:
                 break
             taken.append((first, count))
             limit -= count
-            if len(taken) == MAX_RANGES:
-                break
         return taken
 
     def take(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
@@ -165,7 +164,8 @@ class LengthQueue:
             rows += waiting.rows
             longest, total = max(longest, waiting.longest), total + waiting.total
             cost = longest * rows if self._padded else total
-            if taken and (rows > limit or (self._max_tokens and cost > self._max_tokens)):
+            over = rows > limit or len(taken) == MAX_RANGES or (self._max_tokens and cost > self._max_tokens)
+            if taken and over:
                 return taken, True
             taken.append((first, waiting.rows))
         return taken, False
