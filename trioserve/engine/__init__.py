@@ -8,7 +8,8 @@ from ._executor import Executor
 from ._intake import Intake
 from ._lane import NEVER_NS, Lane
 from ._session import ReplySink, Session
-from ._text import TextLane, Tokenizer, text_region_nbytes
+from ._text import TextLane, text_region_nbytes
+from ._tokenizer import Tokenizer
 
 __all__ = [
     "NEVER_NS",

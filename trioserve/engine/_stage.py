@@ -65,6 +65,13 @@ class Stage(ABC, Generic[L, W]):
     def _complete(self, work: W, result: StageResult, now_ns: int) -> None:
         """Takes finished work back: its rows are held until this lets them go."""
 
+    def _give_up(self, work: W) -> None:
+        """The worker was lost with this work; its rows are held until `_release`."""
+
+    def _stranded(self, lane: L) -> list[int]:
+        """First slots of the requests that cannot be served without a worker of this kind."""
+        return list(map(int, lane.slots.live_requests()))
+
     def _release(self, work: W) -> None:
         """Lets go of the rows of work whose worker is dead and reaped."""
         for first, count in work.ranges:
@@ -107,8 +114,9 @@ class Stage(ABC, Generic[L, W]):
                 return
 
     def lose(self, reason: str) -> None:
-        """The worker is gone: what it had is answered now. Its slots return in `reaped`, since a dying process may
-        still write to them.
+        """The worker is gone: what it had is answered now.
+
+        Its slots return in `reaped`, since a dying process may still write to them.
         """
         if self.link is not None:
             if self.on_detach is not None:
@@ -118,6 +126,7 @@ class Stage(ABC, Generic[L, W]):
         lost, self._with_worker = list(self._with_worker.values()), {}
         self._unreaped += lost
         for work in lost:
+            self._give_up(work)
             self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
 
     def reaped(self, *, restarting: bool) -> None:
@@ -134,5 +143,5 @@ class Stage(ABC, Generic[L, W]):
             return
         for lane in self.lanes:
             lane.closed_code = ErrorCode.WORKER_LOST
-            for slot in lane.slots.live_requests().tolist():
+            for slot in self._stranded(lane):
                 self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")

@@ -80,8 +80,8 @@ class SlotTable:
         self.special = bytearray(slots // block_rows)
         """Per block: whether it has held a request that is not plain since it was free."""
         self.on_block_free: Callable[[int, int], None] | None = None
-        """Told (first slot, rows) when a block holds nothing any more; tests overwrite its memory, so that a row that is
-        read before it is written shows."""
+        """Told (first slot, rows) when a block holds nothing any more; tests overwrite its memory, so that a row that
+        is read before it is written shows."""
         self._leased = [0] * (slots // block_rows)
         self._free = list(range(slots // block_rows - 1, -1, -1))
         self._open = FULL

@@ -57,7 +57,6 @@ class Peer:
         "arrival_since_ns",
         "backlog_nbytes",
         "backlog_since_ns",
-        "body_crc",
         "control_tokens",
         "control_tokens_ns",
         "doomed",
@@ -94,8 +93,6 @@ class Peer:
         """When the incomplete frame began, 0 if there is none."""
         self.arrival: Arrival | None = None
         self.arrival_since_ns = 0
-        self.body_crc: tuple[int, bytes] | None = None
-        """Expected CRC-32 of the body being received, and its meta."""
         self.midway = False
         """Whether there is an incomplete frame, or a large one was just received."""
         self._behind: deque[Buffer] = deque()
