@@ -81,6 +81,12 @@ class Wire:
         if welcome is not None:
             self.reply(frame(FrameType.WELCOME, rid=hello.rid, meta=tlv(Tag.LIMITS, welcome.encode())))
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left of any call."""
+        out = self.session._out
+        return not (out.flights or out._queue or out.controls or out.flights.credit.requests or out.flights.credit.nbytes)
+
     def sent(self) -> list[Event]:
         """What the client sends now, as a server sees it; runs as single events."""
         data = b""
@@ -184,7 +190,7 @@ def test_a_wrong_guess_is_sent_again_and_its_refusal_is_not_shown() -> None:
     assert not call.done
     wire.reply(result(right.rid, [ROW]))
     assert call.error is None
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_signature_of_an_earlier_connection_makes_the_guess_right() -> None:
@@ -232,7 +238,7 @@ def test_a_failed_bind_is_the_error_of_all_that_waited_for_it() -> None:
     assert isinstance(waiting.error, ModelNotFound)
     assert guessed.error is not waiting.error
     wire.reply(error_frame(infer.rid, ErrorCode.HANDLE_NOT_BOUND))
-    assert wire.session.idle
+    assert wire.idle
     wire.infer()
     assert isinstance(wire.sent()[0], Bind)
 
@@ -257,7 +263,7 @@ def test_inputs_that_turn_out_not_to_fit_fail_when_the_signature_is_known() -> N
     guessed.reply(bound_frame(bind.rid, bind.handle, SCALE))
     assert isinstance(call.error, InvalidShape)
     guessed.reply(error_frame(infer.rid, ErrorCode.INVALID_SHAPE))
-    assert guessed.session.idle
+    assert guessed.idle
 
 
 def test_tenants_and_versions_have_handles_of_their_own() -> None:
@@ -411,7 +417,7 @@ def test_a_large_result_is_received_into_the_callers_array() -> None:
     body.advance(len(target))
     wire.session.body_received(len(whole) - 100_000, wire.now_s)
     assert np.array_equal(call.inference.output, x)
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_request_larger_than_the_servers_frames_is_refused_here() -> None:
@@ -434,10 +440,10 @@ def test_an_abandoned_request_is_cancelled_and_its_late_reply_dropped() -> None:
     (infer,) = wire.sent()
     wire.session.abandon(call)
     assert wire.sent() == [Cancel(infer.rid, 1)]
-    assert not wire.session.idle
+    assert not wire.idle
     wire.reply(result(infer.rid, [ROW]))
     assert call.inference is None
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_request_that_was_not_sent_needs_no_cancel() -> None:
@@ -445,7 +451,7 @@ def test_a_request_that_was_not_sent_needs_no_cancel() -> None:
     wire.bound()
     wire.session.abandon(wire.infer())
     assert wire.sent() == []
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_large_late_result_is_skipped() -> None:
@@ -476,7 +482,7 @@ def test_a_result_abandoned_in_the_middle_of_its_body_is_dropped() -> None:
     taken = body.fill_from(memoryview(whole)[32:])
     wire.session.body_received(taken, wire.now_s)
     assert call.inference is None
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_consecutive_ids_of_one_call_are_cancelled_by_one_frame() -> None:
@@ -589,7 +595,7 @@ def test_fixed_shapes_go_as_columns_within_the_window() -> None:
     assert call.done
     assert np.array_equal(call.collected.output, x * 2)
     assert call.collected.ok.all()
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_several_inputs_are_sent_tensor_by_tensor() -> None:
@@ -744,7 +750,7 @@ def test_goaway_counts_what_was_taken_and_the_rest_is_safe_to_send_elsewhere() -
     wire.reply(many_results(chunk.rid, np.ones((8, 4), np.float32)))
     assert kept.inference is not None
     assert many.collected.ok.all()
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_goaway_in_the_middle_of_a_bind_keeps_what_was_taken() -> None:

@@ -62,7 +62,7 @@ class Pump:
 
     def look(self) -> None:
         """Take what has come while nobody waited: a GOAWAY, the end of the connection. Lock held."""
-        if not self._leading and not self._closed and self.link.session.idle and self.link.fill():
+        if not self._leading and not self._closed and self.link.fill():
             self.link.feed(time.monotonic())
             self._close_if_over()
 

@@ -86,11 +86,6 @@ class Session:
         return self.ended is None and not self.draining
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing waits for the server."""
-        return self._out.idle
-
-    @property
     def max_pending_nbytes(self) -> int:
         """What the transport's receive buffer must hold."""
         return self._wire.max_pending_nbytes
