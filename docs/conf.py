@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinxcontrib_trio",
     "command_help",
+    "docstring_fences",
     "registry_tables",
 ]
 # No intersphinx: the build needs no network and gives the same pages everywhere.

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trioserve.backends import Model, Tensor
+    from trioserve.server import Server, run
 
-__all__ = ["Model", "Tensor"]
+__all__ = ["Model", "Server", "Tensor", "run"]
 
 _MODULES = {
     "Model": "trioserve.backends",
+    "Server": "trioserve.server",
     "Tensor": "trioserve.backends",
+    "run": "trioserve.server",
 }
 
 

@@ -25,14 +25,18 @@ local function set_of(names)
   return set
 end
 
--- Who sends a type decides how its header reads: a handle or a status, a deadline or a server time.
 local FROM_CLIENT = set_of { "HELLO", "BIND", "INFER", "INFER_PART", "INFER_MANY", "CANCEL" }
 local FROM_SERVER = set_of { "WELCOME", "BOUND", "RESULT", "PARTIAL", "ERROR", "RESULT_MANY", "CREDIT", "GOAWAY" }
 -- Answered by a frame of the same type, so the direction has to come from the ports.
 local ECHOED = set_of { "UNBIND", "SHM_REG", "SHM_UNREG", "ADMIN" }
-local OPENS_REQUEST = set_of { "INFER", "INFER_MANY", "BIND" }
-local HAS_QUEUE_TIME = set_of { "RESULT", "RESULT_MANY", "PARTIAL" }
+local OPENS_REQUEST = set_of { "HELLO", "BIND", "INFER", "INFER_MANY" }
+-- What a type puts into the header fields that change their meaning (SPEC, section 6).
+local HAS_HANDLE = set_of { "BIND", "BOUND", "UNBIND", "INFER", "INFER_MANY" }
+local HAS_STATUS = set_of { "RESULT", "PARTIAL", "ERROR", "RESULT_MANY", "UNBIND", "SHM_REG", "SHM_UNREG", "ADMIN" }
 local HAS_TEXT = set_of { "ADMIN" }
+local TMO_FIELD = { INFER = "timeout", INFER_MANY = "timeout", INFER_PART = "part", PARTIAL = "part",
+  RESULT = "server_time", RESULT_MANY = "server_time", ERROR = "retry_after", CREDIT = "credit_kib" }
+local AUX_FIELD = { RESULT = "queue_time", RESULT_MANY = "queue_time", CREDIT = "credit_requests" }
 
 -- ---------------------------------------------------------------------------------------------------- fields
 local trioserve = Proto("trioserve", "trioserve model serving protocol")
@@ -42,6 +46,7 @@ local f = {
   type = ProtoField.uint8("trioserve.type", "Type", base.HEX, FRAME_TYPES),
   body = ProtoField.uint32("trioserve.body", "Body length in bytes"),
   rid = ProtoField.uint64("trioserve.rid", "Request id"),
+  taken = ProtoField.uint64("trioserve.goaway.taken", "Requests taken"),
   handle = ProtoField.uint16("trioserve.handle", "Model handle"),
   model = ProtoField.string("trioserve.model", "Model"),
   status = ProtoField.uint16("trioserve.status", "Status", base.HEX, STATUSES),
@@ -60,7 +65,7 @@ local f = {
   flag_sampled = ProtoField.bool("trioserve.flags.sampled", "SAMPLED", 16, nil, 0x0400),
   flag_reserved = ProtoField.uint16("trioserve.flags.reserved", "Reserved, must be understood", base.HEX, nil, 0x3804),
   timeout = ProtoField.uint32("trioserve.timeout_us", "Deadline in µs, relative (0: the server's default)"),
-  chunk = ProtoField.uint32("trioserve.chunk", "Chunk number"),
+  part = ProtoField.uint32("trioserve.part", "Part number"),
   server_time = ProtoField.uint32("trioserve.server_us", "Server time in µs"),
   retry_after = ProtoField.uint32("trioserve.retry_after_us", "Retry after µs"),
   tmo = ProtoField.uint32("trioserve.tmo", "tmo"),
@@ -198,38 +203,20 @@ local function dissect_flags(range, tree, reply)
   return value
 end
 
--- Offsets 16, 20 and 28 change their meaning with the direction and the type: SPEC has the table.
 local function dissect_varying(tvb, tree, frame)
-  local kind, tmo, aux = frame.type, tvb(20, 4), tvb(28, 4)
-  if frame.reply then
+  if HAS_STATUS[frame.type] and frame.reply then
     local status = tree:add_le(f.status, tvb(16, 2))
     status:add_le(f.grpc, tvb(16, 2))
     status:add_le(f.subcode, tvb(16, 2))
     frame.status = tvb(16, 2):le_uint()
-  else
+  elseif HAS_HANDLE[frame.type] then
     tree:add_le(f.handle, tvb(16, 2))
     frame.handle = tvb(16, 2):le_uint()
   end
-  if kind == FRAME_TYPE_OF.CREDIT then
-    tree:add_le(f.credit_kib, tmo)
-    tree:add_le(f.credit_requests, aux)
-    return
-  end
-  if kind == FRAME_TYPE_OF.INFER_PART then
-    tree:add_le(f.chunk, tmo)
-  elseif frame.reply and frame.status ~= 0 then
-    tree:add_le(f.retry_after, tmo)
-    if tmo:le_uint() == 0xffffffff then tree:append_text(" (never)") end
-  elseif frame.reply then
-    tree:add_le(f.server_time, tmo)
-  else
-    tree:add_le(OPENS_REQUEST[kind] and f.timeout or f.tmo, tmo)
-  end
-  if bit.band(frame.flags, 0x10) ~= 0 then
-    tree:add_le(f.crc, aux)
-  else
-    tree:add_le((frame.reply and HAS_QUEUE_TIME[kind]) and f.queue_time or f.aux, aux)
-  end
+  local tmo = tree:add_le(f[TMO_FIELD[frame.name] or "tmo"], tvb(20, 4))
+  if frame.name == "ERROR" and tvb(20, 4):le_uint() == 0xffffffff then tmo:append_text(" (never)") end
+  local crc = bit.band(frame.flags, 0x10) ~= 0
+  tree:add_le(f[crc and "crc" or AUX_FIELD[frame.name] or "aux"], tvb(28, 4))
 end
 
 local function dissect_header(tvb, pinfo, tree, stream)
@@ -242,7 +229,7 @@ local function dissect_header(tvb, pinfo, tree, stream)
   local kind = tree:add(f.type, tvb(3, 1))
   if FRAME_TYPES[frame.type] == nil and frame.type < 0x80 then kind:add_proto_expert_info(e.unknown) end
   tree:add_le(f.body, tvb(4, 4))
-  tree:add_le(f.rid, tvb(8, 8))
+  tree:add_le(frame.name == "GOAWAY" and f.taken or f.rid, tvb(8, 8))
   frame.flags = dissect_flags(tvb(18, 2), tree, frame.reply)
   dissect_varying(tvb, tree, frame)
   tree:add_le(f.meta8, tvb(24, 2))

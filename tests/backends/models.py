@@ -73,6 +73,15 @@ class Broken(Affine):
         raise RuntimeError("no device")
 
 
+class Forking(Affine):
+    """Leaves a child behind that holds all its descriptors."""
+
+    def load(self, ctx: LoadContext) -> None:
+        if os.fork() == 0:
+            time.sleep(3)
+            os._exit(0)
+
+
 class Fragile(Affine):
     """Takes its process down where a row starts with -1, and takes its time where one starts with -2."""
 
@@ -82,3 +91,25 @@ class Fragile(Affine):
         if (x[:, 0] == -2).any():
             time.sleep(0.3)
         return super().infer(x)
+
+
+class Bag(trioserve.Model):
+    """Of a text: the sum of its token ids and their number, in the padded layout."""
+
+    inputs: ClassVar = {"text": trioserve.Tensor("bytes", [-1])}
+    outputs: ClassVar = {"bag": trioserve.Tensor("f4", [-1, 2])}
+
+    def infer(self, input_ids: Array, attention_mask: Array) -> Array:
+        totals = (input_ids * attention_mask).sum(axis=1)
+        return np.stack([totals, attention_mask.sum(axis=1)], axis=1).astype(np.float32)
+
+
+class PackedBag(Bag):
+    """The same, in the packed layout."""
+
+    def infer(self, input_ids: Array, position_ids: Array, segment_ids: Array) -> Array:  # type: ignore[override]
+        rows = int(segment_ids[-1]) + 1
+        totals = np.bincount(segment_ids, input_ids, rows)
+        lengths = np.zeros(rows)
+        np.maximum.at(lengths, segment_ids, position_ids + 1)
+        return np.stack([totals, lengths], axis=1).astype(np.float32)

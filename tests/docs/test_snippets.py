@@ -13,34 +13,43 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = ROOT / "docs" / "snippets"
-START_S, RUN_S = 60.0, 60.0
+STOP_S, RUN_S = 30.0, 60.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 
-def environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("", "protocol", "tools")),
-    }
+def environment(commands: Path | None = None) -> dict[str, str]:
+    """The environment of a user who has trioserve installed; `commands` is a folder on the search path."""
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "protocol", "tools"))
+    search = [str(path) for path in (commands, Path(sys.executable).parent) if path is not None]
+    return {**os.environ, "PYTHONPATH": paths, "PATH": os.pathsep.join([*search, os.environ["PATH"]])}
 
 
-def served(program: Path, folder: Path) -> Iterator[int]:
-    """Run a program that serves on port 7001 on a free port instead; yield the port, then stop it."""
-    source = program.read_text(encoding="utf-8")
-    assert source.count("7001") == 1
-    copy = folder / program.name
-    copy.write_text(source.replace("7001", "0"), encoding="utf-8")
+def served(command: list[str], folder: Path, commands: Path | None = None) -> Iterator[int]:
+    """Run a command that serves; yield its port once it is ready, then stop it in order."""
     process = subprocess.Popen(
-        [sys.executable, str(copy)], cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
+        command, cwd=folder, env=environment(commands), stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stderr is not None
         yield ready_port(iter(process.stderr.readline, ""))
     finally:
         process.terminate()
-        _, rest = process.communicate(timeout=START_S)
+        _, rest = process.communicate(timeout=STOP_S)
     assert process.returncode == 0, rest
+
+
+def on_a_free_port(source: Path, folder: Path) -> Path:
+    """A copy of a file that names port 7001, as the text around it does, with port 0 instead."""
+    text = source.read_text(encoding="utf-8")
+    assert text.count("7001") == 1
+    copy = folder / source.name
+    copy.write_text(text.replace("7001", "0"), encoding="utf-8")
+    return copy
+
+
+def served_program(program: Path, folder: Path) -> Iterator[int]:
+    yield from served([sys.executable, str(on_a_free_port(program, folder))], folder)
 
 
 def ready_port(lines: Iterator[str]) -> int:
@@ -56,12 +65,37 @@ def ready_port(lines: Iterator[str]) -> int:
 
 @pytest.fixture(scope="module")
 def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    yield from served(SNIPPETS / "double.py", tmp_path_factory.mktemp("double"))
+    yield from served_program(SNIPPETS / "double.py", tmp_path_factory.mktemp("double"))
 
 
 @pytest.fixture(scope="module")
 def scale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    yield from served(ROOT / "examples" / "scale.py", tmp_path_factory.mktemp("scale"))
+    yield from served_program(ROOT / "examples" / "scale.py", tmp_path_factory.mktemp("scale"))
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the `trioserve` command, which an uninstalled checkout does not have."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "trioserve"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trioserve.cli "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A folder in which `models` is the repository of the guides."""
+    onnx = pytest.importorskip("onnx")
+    shutil.copytree(SNIPPETS / "models", tmp_path / "models")
+    shutil.copy(SNIPPETS / "double.py", tmp_path / "models")
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", 4]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "affine", ends[:1], ends[1:])
+    opset = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    (tmp_path / "models" / "affine" / "model.onnx").write_bytes(model.SerializeToString())
+    on_a_free_port(SNIPPETS / "server.toml", tmp_path)
+    return tmp_path
 
 
 def run_shell(script: Path, port: int) -> str:
@@ -70,15 +104,8 @@ def run_shell(script: Path, port: int) -> str:
             pytest.skip(f"{program} is not installed")
     text = script.read_text(encoding="utf-8").replace("7001", str(port))
     command = ["bash", "-euo", "pipefail", "-c", text]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**environment(), "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=True,
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=True
     )
     return done.stdout
 
@@ -100,3 +127,48 @@ def test_a_ping_by_hand(double: int) -> None:
     answer = run_shell(SNIPPETS / "ping.sh", double)
     assert answer.startswith("00000000: 5453 0133")
     assert re.fullmatch(r"(00000\d+0: .*\n){2}", answer)
+
+
+def test_the_guide_s_repository_has_no_problem(repository: Path, commands: Path) -> None:
+    command = (SNIPPETS / "check.sh").read_text(encoding="utf-8").split()
+    done = subprocess.run(
+        command,
+        cwd=repository,
+        env=environment(commands),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("script", ["serve.sh", "serve_config.sh"])
+def test_the_guide_s_repository_is_served(repository: Path, commands: Path, script: str) -> None:
+    command = (SNIPPETS / script).read_text(encoding="utf-8").replace("7001", "0").split()
+    for port in served([str(commands / command[0]), *command[1:]], repository, commands):
+        assert "5453 0133" in run_shell(SNIPPETS / "ping.sh", port)
+
+
+CLIENTS = sorted(SNIPPETS.glob("client_*.py")) + [
+    SNIPPETS / name for name in ("deadlines.py", "timing.py", "readme_client.py")
+]
+
+
+@pytest.mark.parametrize(
+    "program", [*CLIENTS, ROOT / "examples" / "scale_client.py"], ids=lambda path: path.stem
+)
+def test_a_client_program(program: Path, scale: int) -> None:
+    source = program.read_text(encoding="utf-8")
+    assert source.count("7001") == 1
+    command = [sys.executable, "-c", source.replace("7001", str(scale))]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_readme_s_server(tmp_path: Path) -> None:
+    for port in served_program(SNIPPETS / "readme_server.py", tmp_path):
+        test_a_client_program(SNIPPETS / "readme_client.py", port)

@@ -26,6 +26,9 @@ class Runner:
         self.ran.append(batch)
         return StageResult(batch.model, batch.seq, 0, "", 1, 2, 3, 4, 0, 0)
 
+    def close(self) -> None:
+        self.ran.clear()
+
 
 class Rig:
     def __init__(self) -> None:

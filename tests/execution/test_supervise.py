@@ -157,6 +157,13 @@ async def test_a_model_may_take_its_worker_down(make_model: MakeModel) -> None:
         assert watch.lost[0].reason == "ended with status 7"
 
 
+async def test_the_end_is_seen_although_a_child_of_the_models_lives(make_model: MakeModel) -> None:
+    async with supervised(make_model("Forking"), restarts=0) as watch:
+        os.kill(watch.ready[0].pid, signal.SIGKILL)
+        with trio.fail_after(2):
+            await watch.until(ready=1, lost=1)
+
+
 async def test_what_is_queued_is_finished_when_stopped(make_model: MakeModel) -> None:
     model = make_model("Fragile")
     slab = Slab(model.arena, model.layout)

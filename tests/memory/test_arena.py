@@ -47,7 +47,10 @@ def test_needs_a_size() -> None:
 
 
 def test_attached_shares_memory(arena: Arena) -> None:
-    other = Arena.attach(os.dup(arena.fd), arena.nbytes)
+    fd = os.dup(arena.fd)
+    os.set_inheritable(fd, True)  # noqa: FBT003
+    other = Arena.attach(fd, arena.nbytes)
+    assert not os.get_inheritable(other.fd)
     other.view[5] = 7
     assert arena.view[5] == 7
     other.close()

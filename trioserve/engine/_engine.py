@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
-from trioserve_protocol import ErrorCode, Limits, Signature
+from trioserve_protocol import DEFAULT_LIMITS, ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import NEVER_NS, Lane
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 MIN_RETRY_US: Final = 1_000
 """Shortest time a refused client is told to stay away: retrying at once would meet the same queue."""
+
+QUIET_ROWS: Final = 4
+"""Requests under way up to which the server is optimised for the latency of each, not for their number."""
 
 
 class Engine:
@@ -98,7 +101,9 @@ class Engine:
         """Registers a connection."""
         limits = self.config.limits
         index = self._free_sessions.pop() if self._free_sessions else len(self.sessions)
-        session = Session(index, sink, limits.credit_requests, limits.credit_nbytes)
+        session = Session(
+            index, sink, limits.credit_requests, limits.credit_nbytes, DEFAULT_LIMITS.max_frame_nbytes
+        )
         if index == len(self.sessions):
             self.sessions.append(session)
         else:
@@ -168,9 +173,10 @@ class Engine:
             earliest_ns = min(earliest_ns, lane.wake_ns)
         return earliest_ns
 
-    def completes_by(self, at_ns: int) -> bool:
-        """Whether a batch is expected back by then."""
-        return any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
+    def is_quiet_until(self, at_ns: int) -> bool:
+        """Whether a batch is expected back by `at_ns` and little else is going on."""
+        executor_due = any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
+        return executor_due and sum([lane.gate.rows.taken for lane in self.lanes]) <= QUIET_ROWS
 
     # ---------------------------------------------------------------- drain
 

@@ -63,7 +63,7 @@ class Executor(Stage[Lane, Batch]):
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
         start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
         batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(batch.rows))
-        lane.slots.seal()
+        lane.after_cut(ranges)
         lane.stats.count_cut(batch.rows, decision.reason)
         self._send(
             link,

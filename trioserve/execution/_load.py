@@ -42,6 +42,9 @@ class RefusingRunner:
             batch.model, batch.seq, int(ErrorCode.INTERNAL), self._message, now, now, now, now, 0, 0
         )
 
+    def close(self) -> None:
+        """Nothing to let go of."""
+
 
 def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: SlabLayout) -> Loaded:
     """Load a model, or say why not. Never raises for what the model does.

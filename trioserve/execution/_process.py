@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,8 @@ from trioserve.execution._messages import (
 from trioserve.execution._spec import WorkerStartError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from trioserve.execution._spec import WorkerSpec
 
 logger = structlog.get_logger(__name__)
@@ -121,19 +123,30 @@ class WorkerProcess:
     async def gone(self) -> str:
         """Wait until the worker has ended by itself, and reap it.
 
+        The end of its control stream is not enough: a child that a model has forked may hold that open.
+
         Returns:
             How it ended, in words for the log.
         """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_after, nursery.cancel_scope, self._control_end)
+            nursery.start_soon(self._cancel_after, nursery.cancel_scope, self.process.wait)
+        return await self.reaped()
+
+    async def _cancel_after(self, scope: trio.CancelScope, wait: Callable[[], Awaitable[object]]) -> None:
+        await wait()
+        scope.cancel()
+
+    async def _control_end(self) -> None:
         try:
             while await self.control.recv(MAX_CONTROL_NBYTES + 1):
                 logger.warning("worker_message_ignored", pid=self.process.pid)
         except OSError as error:
             logger.debug("worker_control_reset", pid=self.process.pid, error=error.strerror)
-        return await self.reaped()
 
     async def reaped(self) -> str:
         """Make sure that the process has ended: one that has closed its control end without ending is killed."""
-        with trio.move_on_after(1.0):
+        with trio.move_on_after(REAP_LIMIT_S):
             return _ending(await self.process.wait())
         self.process.kill()
         return f"{_ending(await self.process.wait())} after it had closed its end"
@@ -168,34 +181,38 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
     control, control_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     data, data_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     data.settimeout(0)
-    ends = (control_child.fileno(), data_child.fileno())
+    with ExitStack() as undo:
+        undo.callback(control.close)
+        undo.callback(data.close)
+        with control_child, data_child:
+            message, process = await _spawn(spec, epoch, (control_child.fileno(), data_child.fileno()))
+        started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch)
+        try:
+            await started.control.send(message)
+        except OSError:
+            logger.debug("worker_ended_before_start", pid=process.pid)
+        except BaseException:
+            with trio.move_on_after(REAP_LIMIT_S, shield=True):
+                await started.stop(0)
+            raise
+        undo.pop_all()
+    return started
+
+
+async def _spawn(spec: WorkerSpec, epoch: int, ends: tuple[int, int]) -> tuple[bytes, trio.Process]:
+    """Start the process with its two ends; returns also what it is to be told."""
     try:
         message = encode_control(_start_message(spec, epoch))
         process = await trio.lowlevel.open_process(
-            # -P: the working directory is not searched for modules, `sys_path` of the start message says where to look.
+            # -P: the working directory is not searched for modules; the start message says where to look.
             [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends)],
             pass_fds=[*ends, *(model.arena.fd for model in spec.models)],
             env=worker_environment(spec),
             stdin=subprocess.DEVNULL,
         )
     except (OSError, ValueError) as error:
-        control.close()
-        data.close()
         raise WorkerStartError(f"no worker process: {error}") from error
-    finally:
-        control_child.close()
-        data_child.close()
-    started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch)
-    try:
-        await started.control.send(message)
-    except OSError:
-        logger.debug("worker_ended_before_start", pid=process.pid)
-    except BaseException:
-        with trio.move_on_after(REAP_LIMIT_S, shield=True):
-            await started.stop(0)
-        data.close()
-        raise
-    return started
+    return message, process
 
 
 def worker_environment(spec: WorkerSpec) -> dict[str, str]:

@@ -38,6 +38,9 @@ class Runner(Protocol):
     def run(self, batch: StageBatch) -> StageResult:
         """Run a batch. Never raises for what a model does."""
 
+    def close(self) -> None:
+        """Let go of what the model holds. Nothing is called afterwards."""
+
 
 class _Piece(NamedTuple):
     """Rows that are run by one call: positions 0 .. rows of it stand at `position` of the batch."""
@@ -105,6 +108,13 @@ class ModelRunner:
             batch.model, batch.seq, 0, "", started_ns, self._input_ns, self._run_ns or finished_ns, finished_ns,
             self._padding, gathered, tuple(failures),
         )  # fmt: skip
+
+    def close(self) -> None:
+        """See `Runner`."""
+        try:
+            self._backend.close()
+        except Exception as error:  # noqa: BLE001  user code, and nothing can come of it any more
+            report(f"model {self._name!r} raised when it was closed", error)
 
     def _pieces(self, batch: StageBatch) -> tuple[list[_Piece], int]:
         """How to run the batch, and how many rows were copied for it."""

@@ -98,6 +98,9 @@ class TokenizerRunner:
             lengths,
         )
 
+    def close(self) -> None:
+        """Nothing to let go of."""
+
     def warm_up(self) -> dict[int, int]:
         """Tokenize a sentence some times; returns nanoseconds by texts."""
         took = {}

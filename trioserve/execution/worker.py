@@ -68,8 +68,7 @@ def main() -> int:
     # Both reach the whole process group. The server decides when its workers end, after they have drained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    control = socket.socket(fileno=int(sys.argv[1]))
-    data = socket.socket(fileno=int(sys.argv[2]))
+    control, data = (_own_socket(int(number)) for number in sys.argv[1:3])
     first = control.recv(MAX_CONTROL_NBYTES + 1)
     if not first:
         return EXIT_ORPHANED
@@ -96,7 +95,18 @@ def main() -> int:
     except CorruptDescriptor as error:
         report(f"ends after a corrupt descriptor: {error}")
         return EXIT_CORRUPT
+    for model in loaded:
+        model.runner.close()
     return 0
+
+
+def _own_socket(fd: int) -> socket.socket:
+    """A socket inherited from the server, which programs that a model starts do not inherit in turn.
+
+    One that did would hold the stream open after this process has died.
+    """
+    os.set_inheritable(fd, False)
+    return socket.socket(fileno=fd)
 
 
 def _load_all(start: Start, control: socket.socket) -> list[Loaded]:

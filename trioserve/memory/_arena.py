@@ -80,6 +80,7 @@ class Arena:
         """
         try:
             _check(fd, nbytes)
+            os.set_inheritable(fd, False)
             return cls(fd, nbytes)
         except BaseException:
             os.close(fd)

@@ -35,6 +35,7 @@ from trioserve_protocol import (
 
 from ._body import BodyReader
 from ._control import Control
+from ._gather import MAX_FRAME_NBYTES, SINGLES_TO_GATHER, Gather
 from ._peer import Peer
 from ._timerfd import TimerFd
 from ._watch import Watch
@@ -52,8 +53,9 @@ log = structlog.get_logger(__name__)
 MAX_EVENTS: Final = 256
 SOON_NS: Final = 500_000
 SOON_S: Final = 0.001
-"""While a batch is expected back within `SOON_NS` the group waits for it in its own epoll set, at most this long:
-going to sleep and being woken through the loop would cost it 20 us more. Other tasks wait no longer than that."""
+"""While few requests are under way and their batch is expected back within `SOON_NS`, the group waits for it in its own
+epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
+that. Under load it would wake for every single arrival; going through the loop, it finds many."""
 
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
@@ -90,7 +92,7 @@ class ConnectionGroup:
         self._wire_limits: Final = wire_limits
         self._serve_after_fin: Final = config.on_fin == "serve"
         self._clock: Final = clock
-        self._control: Final = Control(engine, server_id)
+        self._control: Final = Control(engine, intake, server_id)
         self._epoll: Final = select.epoll()
         self._timer: Final = TimerFd()
         self._peers: Final[dict[int, Peer]] = {}
@@ -110,12 +112,15 @@ class ConnectionGroup:
         self._first_read: Final = self._buffer[: limits.connection_turn_nbytes]
         self._watch: Final = Watch(self, limits)
         self._bodies: Final = BodyReader(intake, self._watch, limits.turn_nbytes)
+        self._gathers: Final[dict[tuple[int, int], Gather]] = {}
         self._finishing: dict[int, Peer] = {}
         """Half-closed connections that are still owed something."""
         self._turn_ns: Final = limits.turn_us * 1000
         self._quiet: trio.Event | None = None
-        self._frames_left = 0
-        self._nbytes_left = 0
+        # One budget for frames and bytes: a frame is one unit, and so many bytes of it are another.
+        self._turn_units: Final = limits.turn_frames
+        self._unit_nbytes: Final = max(1, limits.turn_nbytes // limits.turn_frames)
+        self._max_frames: Final = limits.connection_turn_frames
         self._epoll.register(self._timer.fileno(), _IN)
 
     # ---------------------------------------------------------------- from outside
@@ -180,7 +185,7 @@ class ConnectionGroup:
         try:
             while True:
                 events = poll(0, MAX_EVENTS) or (
-                    poll(SOON_S, MAX_EVENTS) if engine.completes_by(now_ns() + SOON_NS) else []
+                    poll(SOON_S, MAX_EVENTS) if engine.is_quiet_until(now_ns() + SOON_NS) else []
                 )
                 if not events and not self._ready:
                     await trio.lowlevel.wait_readable(epoll_fd)
@@ -195,13 +200,8 @@ class ConnectionGroup:
             self._close_all()
 
     def _turn(self, events: list[tuple[int, int]], now_ns: int) -> None:
-        self._frames_left = self._limits.turn_frames
-        self._nbytes_left = self._limits.turn_nbytes
         self._engine.expire(now_ns)
-        stages = self._stages
-        for fd, _ in events:
-            if fd in stages:
-                stages[fd](now_ns)
+        self._collect(events, now_ns)
         if self._ready:
             ready, self._ready = self._ready, {}
             for peer in ready.values():
@@ -209,12 +209,19 @@ class ConnectionGroup:
         self._read_all(events, now_ns)
         self._finish_turn(now_ns)
 
+    def _collect(self, events: list[tuple[int, int]], now_ns: int) -> None:
+        """Takes completions off the workers' links."""
+        stages = self._stages
+        for fd, _ in events:
+            if fd in stages:
+                stages[fd](now_ns)
+
     def _read_all(self, events: list[tuple[int, int]], now_ns: int) -> None:
         """Reads from every connection that is ready, as far as the turn's budget goes; epoll reports the others again,
         and first, because it moves what it has reported to the end of its list.
         """
         peers, clock_ns = self._peers, self._clock.now_ns
-        end_ns = now_ns + self._turn_ns
+        end_ns, units = now_ns + self._turn_ns, self._turn_units
         for index, (fd, mask) in enumerate(events):
             peer = peers.get(fd)
             if peer is None:
@@ -223,18 +230,29 @@ class ConnectionGroup:
             if mask != _IN and not self._rare_events(peer, mask):
                 continue
             try:
-                peer.step(peer, now_ns)
+                units -= peer.step(peer, now_ns)
             except Exception as error:
                 self._failed(peer, error)
-            if self._frames_left <= 0 or self._nbytes_left <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
+            if units <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
                 break
+        for gather in self._gathers.values():
+            if gather.peers:
+                self._admit_gathered(gather, now_ns)
+
+    def _admit_gathered(self, gather: Gather, now_ns: int) -> None:
+        """Admits what several connections sent as one run; what is no plain request is parsed as ever."""
+        peers, run, others = gather.take()
+        if run is not None:
+            self._intake.admit_across(gather.lane, [peer.session for peer in peers], run, now_ns)
+        for peer, data in others:
+            self._guarded(peer, lambda peer, now_ns, data=data: self._parse(peer, data, now_ns), now_ns)
 
     def _own_event(self, fd: int, now_ns: int) -> None:
         if fd == self._timer.fileno():
             self._timer.acknowledge()
             self._watch.sweep(now_ns)
 
-    def _guarded(self, peer: Peer, step: Callable[[Peer, int], None], now_ns: int) -> None:
+    def _guarded(self, peer: Peer, step: Callable[[Peer, int], int], now_ns: int) -> None:
         try:
             step(peer, now_ns)
         except Exception as error:
@@ -269,18 +287,57 @@ class ConnectionGroup:
 
     # ---------------------------------------------------------------- reading
 
-    # A connection's `step` is what is done when it is readable: one of the four methods below.
+    # A connection's `step` is what is done when it is readable: one of the five methods below. They return what they
+    # took of the turn's budget.
 
-    def _read_frames(self, peer: Peer, now_ns: int) -> None:
+    def _read_frames(self, peer: Peer, now_ns: int) -> int:
         """Between two frames, none of them large: the usual state."""
         received = peer.recv_into(self._first_read)
-        if received:
-            self._nbytes_left -= received
-            self._parse(peer, self._buffer[:received], now_ns)
-        else:
+        if not received:
             self._end_of_stream(peer)
+            return 1
+        was_idle = not peer.session.inflight
+        units = self._parse(peer, self._buffer[:received], now_ns)
+        if was_idle and peer.session.inflight == 1 and peer.step == self._read_frames:
+            self._note_single(peer, received)
+        else:
+            peer.singles = 0
+        return units
 
-    def _read_more(self, peer: Peer, now_ns: int) -> None:
+    def _note_single(self, peer: Peer, received: int) -> None:
+        """A read brought one request. Connections that keep doing so are gathered."""
+        peer.singles += 1
+        if peer.singles < SINGLES_TO_GATHER or received > MAX_FRAME_NBYTES:
+            return
+        peer.singles = 0
+        for handle, lane in peer.session.lanes.items():
+            key = id(lane), handle
+            if lane.plain_frame_nbytes != received:
+                continue
+            if key not in self._gathers:
+                self._gathers[key] = Gather(lane, handle, MAX_EVENTS)
+            peer.gather = self._gathers[key]
+            peer.step = self._read_single
+            return
+
+    def _read_single(self, peer: Peer, now_ns: int) -> int:
+        """From a client that has one request in flight at a time: into the next row of its gather."""
+        gather = peer.gather
+        if gather is None:
+            raise AssertionError("gathering without a gather: this is a bug")
+        view = gather.views[len(gather.peers)]
+        received = peer.recv_into(view)
+        session = peer.session
+        if received == gather.stride and not session.inflight and not session.ghosts:
+            gather.peers.append(peer)
+            return 1
+        peer.step = self._read_frames
+        if received:
+            return self._parse(peer, view[:received], now_ns)
+        self._end_of_stream(peer)
+        return 1
+
+    def _read_more(self, peer: Peer, now_ns: int) -> int:
         """Inside a frame, or behind a large one: then no more than the next header, so that a body that follows is
         received into its slot and not copied there.
         """
@@ -289,49 +346,50 @@ class ConnectionGroup:
         limit = min(peer.machine.wanted(kept), self._limits.connection_turn_nbytes)
         received = peer.recv_into(self._buffer[kept : kept + limit])
         if received:
-            self._nbytes_left -= received
-            self._parse(peer, self._buffer[: kept + received], now_ns)
-        else:
-            self._end_of_stream(peer)
+            return self._parse(peer, self._buffer[: kept + received], now_ns)
+        self._end_of_stream(peer)
+        return 1
 
-    def _read_body(self, peer: Peer, now_ns: int) -> None:
+    def _read_body(self, peer: Peer, now_ns: int) -> int:
         """Inside a large body that is wanted."""
-        self._nbytes_left -= self._bodies.read(peer, now_ns)
+        received = self._bodies.read(peer, now_ns)
         if peer.finished:
             self._end_of_stream(peer)
         elif peer.arrival is None:
             peer.step = self._read_more
+        return 1 + received // self._unit_nbytes
 
-    def _read_nothing(self, peer: Peer, now_ns: int) -> None:
+    def _read_nothing(self, peer: Peer, now_ns: int) -> int:
         """After the last frame: what still comes is dropped."""
         del now_ns
-        if not peer.recv_into(self._first_read):
+        received = peer.recv_into(self._first_read)
+        if not received:
             self.doom(peer, "done")
+        return 1 + received // self._unit_nbytes
 
-    def _parse_kept(self, peer: Peer, now_ns: int) -> None:
+    def _parse_kept(self, peer: Peer, now_ns: int) -> int:
         """Goes on with bytes that were received in an earlier turn."""
         kept = len(peer.tail)
         self._buffer[:kept] = peer.tail
-        self._parse(peer, self._buffer[:kept], now_ns)
+        return self._parse(peer, self._buffer[:kept], now_ns)
 
-    def _parse(self, peer: Peer, data: memoryview, now_ns: int) -> None:
-        events, consumed = peer.machine.receive(data, max_frames=self._limits.connection_turn_frames)
-        intake = self._intake
+    def _parse(self, peer: Peer, data: memoryview, now_ns: int) -> int:
+        events, consumed = peer.machine.receive(data, max_frames=self._max_frames)
+        units = len(events) + consumed // self._unit_nbytes
         for event in events:
             kind = type(event)
             if kind is Infer:
-                self._frames_left -= 1
-                intake.admit(peer.session, event, now_ns)
+                self._intake.admit(peer.session, event, now_ns)
             elif kind is InferRun:
-                self._frames_left -= event.count
-                intake.admit_run(peer.session, event, now_ns)
+                self._intake.admit_run(peer.session, event, now_ns)
+                units += event[0]
             elif kind is InferBegin:
                 consumed += self._bodies.begin(peer, event, data[consumed:], now_ns)
             else:
-                self._frames_left -= 1
                 self._rare_event(peer, event, now_ns)
         if peer.midway or consumed != len(data):
             self._stop_midway(peer, data[consumed:], consumed, now_ns)
+        return units
 
     def _stop_midway(self, peer: Peer, left: memoryview, consumed: int, now_ns: int) -> None:
         """Keeps what was received of a frame that is not complete, or not yet looked at, and chooses the next step."""
@@ -356,8 +414,9 @@ class ConnectionGroup:
         if type(event) is InferMany:
             self._intake.admit_many(peer.session, event, now_ns)
         elif type(event) is FrameError:
-            peer.session.taken += event.count
-            peer.write_soon(error_frame(event.rid, event.code, event.message, count=event.count))
+            self._intake.refuse_frame(
+                peer.session, event.rid, event.count, event.code, event.message, event.requests
+            )
         elif type(event) is FatalError:
             peer.write_soon(event.reply)
             self._engine.cancel(peer.session)
@@ -365,6 +424,8 @@ class ConnectionGroup:
             self._watch.linger(peer, now_ns)
         elif self._control.handle(peer, event):
             self._watch.spend_control(peer, now_ns)
+            if peer.step == self._read_single:
+                peer.step = self._read_frames  # a handle may mean another model now
         else:
             raise AssertionError(f"no handler for {type(event).__name__}: this is a bug")
 

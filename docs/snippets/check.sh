@@ -1,0 +1,1 @@
+trioserve check models

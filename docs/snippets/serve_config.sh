@@ -1,0 +1,1 @@
+trioserve serve --models models --config server.toml
