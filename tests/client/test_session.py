@@ -24,7 +24,6 @@ from trioserve.errors import (
     ModelNotFound,
     Shed,
     SignatureChanged,
-    TooManyConnections,
     TrioserveError,
     Unauthenticated,
 )
@@ -66,12 +65,13 @@ from trioserve_protocol import (
 
 KEY = ModelKey("scale", 0, None)
 ROW = np.arange(4, dtype=np.float32)
+NO_LIMITS = PeerLimits()
 
 
 class Wire:
     """A session and the server that a test plays."""
 
-    def __init__(self, *, welcome: PeerLimits | None = PeerLimits(), **known: Signature) -> None:
+    def __init__(self, *, welcome: PeerLimits | None = NO_LIMITS, **known: Signature) -> None:
         self.signatures = {ModelKey(name, 0, None): signature for name, signature in known.items()}
         self.session = Session(self.signatures)
         self.server = Connection(Role.SERVER)
@@ -85,7 +85,13 @@ class Wire:
     def idle(self) -> bool:
         """Whether nothing is left of any call."""
         out = self.session._out
-        return not (out.flights or out._queue or out.controls or out.flights.credit.requests or out.flights.credit.nbytes)
+        return not (
+            out.flights
+            or out._queue
+            or out.controls
+            or out.flights.credit.requests
+            or out.flights.credit.nbytes
+        )
 
     def sent(self) -> list[Event]:
         """What the client sends now, as a server sees it; runs as single events."""
@@ -112,12 +118,16 @@ class Wire:
         assert not view
 
     def infer(self, inputs: Any = ROW, key: ModelKey = KEY, **options: Any) -> InferCall:
-        call = InferCall(key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options)
+        call = InferCall(
+            key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options
+        )
         self.session.submit(call)
         return call
 
     def many(self, inputs: Any, key: ModelKey = KEY, **options: Any) -> ManyCall:
-        call = ManyCall(key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options)
+        call = ManyCall(
+            key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options
+        )
         self.session.submit(call)
         return call
 
@@ -133,8 +143,18 @@ def _singles(event: Event) -> list[Event]:
     if not isinstance(event, InferRun):
         return [event]
     return [
-        Infer(int(rid), event.handle, int(flags), int(tmo), event.rows, event.meta, memoryview(payload.tobytes()))
-        for rid, flags, tmo, payload in zip(event.rids, event.flags, event.timeouts_us, event.payload, strict=True)
+        Infer(
+            int(rid),
+            event.handle,
+            int(flags),
+            int(tmo),
+            event.rows,
+            event.meta,
+            memoryview(payload.tobytes()),
+        )
+        for rid, flags, tmo, payload in zip(
+            event.rids, event.flags, event.timeouts_us, event.payload, strict=True
+        )
     ]
 
 
@@ -280,7 +300,10 @@ def test_a_changed_signature_is_bound_anew_and_the_request_goes_again_once() -> 
     wire.bound()
     call, queued = wire.infer(), wire.infer([[1, 2, 3, 4]])
     first, second = wire.sent()
-    wire.reply(error_frame(first.rid, ErrorCode.SIGNATURE_CHANGED), error_frame(second.rid, ErrorCode.SIGNATURE_CHANGED))
+    wire.reply(
+        error_frame(first.rid, ErrorCode.SIGNATURE_CHANGED),
+        error_frame(second.rid, ErrorCode.SIGNATURE_CHANGED),
+    )
     bind, *guesses = wire.sent()
     assert isinstance(bind, Bind)
     wire.reply(bound_frame(bind.rid, bind.handle, SCALE))
@@ -688,7 +711,11 @@ def test_rows_whose_deadline_passed_before_they_could_be_sent_say_so() -> None:
     wire.sent()
     wire.reply(error_frame(second.rid, ErrorCode.DEADLINE_AFTER_EXECUTION))
     assert call.done
-    assert call.collected.codes.tolist() == [0, ErrorCode.DEADLINE_AFTER_EXECUTION, ErrorCode.DEADLINE_IN_QUEUE]
+    assert call.collected.codes.tolist() == [
+        0,
+        ErrorCode.DEADLINE_AFTER_EXECUTION,
+        ErrorCode.DEADLINE_IN_QUEUE,
+    ]
 
 
 def test_a_signature_that_changes_half_way_leaves_the_rest_unsent() -> None:
@@ -773,20 +800,44 @@ def test_a_server_that_drains_gets_no_more_calls() -> None:
     assert not wire.session.usable
 
 
-def test_an_error_of_the_connection_is_the_error_of_all() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.TOO_MANY_CONNECTIONS, ErrorCode.UNAUTHENTICATED])
+def test_why_the_server_closes_is_the_error_of_what_was_in_flight(code: ErrorCode) -> None:
     wire = Wire()
-    call = wire.infer()
-    wire.reply(error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS, "full"))
-    assert isinstance(call.error, NotSent)
-    wire = Wire()
+    wire.bound()
     call = wire.infer()
     wire.sent()
-    wire.reply(error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS, "full"))
-    assert isinstance(call.error, TooManyConnections)
+    waiting = wire.infer()
+    wire.reply(error_frame(0, code, "because"))
+    assert not wire.session.usable
+    assert not call.done
+    assert isinstance(waiting.error, NotSent if code.retryable else Unauthenticated)
+    wire.session.lost(ConnectionLost("end of stream"))
+    assert (call.error.code, call.error.message) == (code, "because")
+
+
+def test_an_error_of_the_connection_ends_no_request() -> None:
     wire = Wire()
+    wire.bound()
+    call, other = wire.infer(), wire.infer()
+    infer, _ = wire.sent()
+    wire.reply(error_frame(0, ErrorCode.DEADLINE_EXCEEDED, "too slow"), result(infer.rid, [ROW]))
+    assert call.inference is not None
+    assert not other.done
+    wire.session.lost(ConnectionLost("end of stream"))
+    assert isinstance(other.error, ConnectionLost)
+    assert other.error.message == "the server gave up: too slow"
+
+
+def test_a_drained_connection_is_over_when_all_is_answered() -> None:
+    wire = Wire()
+    wire.bound()
     call = wire.infer()
-    wire.reply(error_frame(0, ErrorCode.UNAUTHENTICATED))
-    assert isinstance(call.error, Unauthenticated)
+    (infer,) = wire.sent()
+    wire.reply(goaway_frame(1))
+    assert not wire.session.over
+    wire.reply(result(infer.rid, [ROW]))
+    assert wire.session.over
+    assert call.inference is not None
 
 
 BREACHES: dict[str, Callable[[int, int], bytes]] = {
@@ -798,7 +849,9 @@ BREACHES: dict[str, Callable[[int, int], bytes]] = {
     "many results of one": lambda rid, bind: many_results(rid, [ROW, ROW]),
     "a pong to a request": lambda rid, bind: pong_frame(rid),
     "an answer to nothing": lambda rid, bind: pong_frame(rid + 50),
-    "admin without a question": lambda rid, bind: frame_bytes(frame(FrameType.ADMIN, rid=9999, payload=b"{}")),
+    "admin without a question": lambda rid, bind: frame_bytes(
+        frame(FrameType.ADMIN, rid=9999, payload=b"{}")
+    ),
     "a second bound": lambda rid, bind: bound_frame(bind, 1, SCALE),
     "an unbind that nobody asked for": lambda rid, bind: frame_bytes(frame(FrameType.UNBIND, rid=rid)),
     "bad meta": lambda rid, bind: result(rid, [ROW], meta=tlv(Tag.MODEL, "x")),
@@ -845,7 +898,7 @@ def test_a_refused_reply_ends_its_request_only() -> None:
     call, other = wire.infer(), wire.infer()
     infer, second = wire.sent()
     partial = frame_bytes(frame(FrameType.PARTIAL, rid=infer.rid, rows=1, payload=bytes(16)))
-    wire.reply(partial, result(second.rid, [ROW]))
+    wire.reply(partial, partial, result(second.rid, [ROW]))
     assert call.error.code is ErrorCode.UNKNOWN_TYPE
     assert other.inference is not None
 
@@ -886,6 +939,15 @@ def test_admin_is_json_both_ways_and_may_fail() -> None:
     assert good.answer == b'{"models":[]}'
     assert bad.error.code is ErrorCode.INVALID_ARGUMENT
     assert bad.error.message == "no such op"
+
+
+def test_an_answer_that_is_refused_ends_its_question() -> None:
+    wire = Wire()
+    call = ControlCall(lambda: None)
+    wire.session.ping(call)
+    (ping,) = wire.sent()
+    wire.reply(frame(FrameType.PONG, rid=ping.rid, flags=int(Flag.SHM)))
+    assert call.error.code is ErrorCode.UNKNOWN_FLAG
 
 
 def test_control_calls_on_a_dead_connection_fail_at_once() -> None:

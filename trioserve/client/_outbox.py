@@ -51,6 +51,11 @@ class Outbox:
         self._queue: deque[DataCall] = deque()
         self._next_rid = 1
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for the server."""
+        return not (self.flights or self._queue or self.controls)
+
     def ask(self, call: ControlCall, build: Callable[[int], Buffer]) -> None:
         """Send a control frame that has an answer; `build` makes it from its id."""
         rid = self._next_rid
