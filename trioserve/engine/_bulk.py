@@ -31,6 +31,8 @@ def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) ->
     total = request.rows
     if len(request.payload) != lane.signature.input_nbytes(total):
         return 0, ErrorCode.INVALID_SIZE
+    if not session.takes_result(lane, 1):
+        return 0, ErrorCode.OUT_OF_RANGE
     if lane.closed_code:
         return 0, lane.closed_code
     body_nbytes = len(request.payload) // total
@@ -117,7 +119,7 @@ def begin(lane: Lane, session: Session, request: InferBegin, now_ns: int) -> Arr
     if code:
         return code
     requests: list[tuple[int, int]] = []
-    if many and lane.slots.room >= total:
+    if many and lane.slots.total - lane.slots.leased >= total:
         requests = lease_many(lane, session, request, total, request.payload_nbytes // total, now_ns)
     elif not many:
         first = lane.enter(session, request, request.rows, request.payload_nbytes, now_ns)

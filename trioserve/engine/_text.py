@@ -55,6 +55,7 @@ class TextLane(Lane):
         """Tokens of each row."""
         super().__init__(config, signature, slab, gate, clock)
         nbytes, block = text_region_nbytes(config)
+        self.plain_frame_nbytes = 0
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         self.text_nbytes: NDArray[np.uint32] = np.zeros(slots, np.uint32)
@@ -184,7 +185,7 @@ class TextLane(Lane):
             self.free_texts(first, rows)
             self.announced_rows -= rows
 
-    def after_cut(self) -> None:
+    def after_cut(self, ranges: list[tuple[int, int]]) -> None:
         """Does nothing: token rows are laid out anew for every batch, so a sealed block would only waste its rest.
         With batches of 7 rows, blocks of 32 that hold 7 each run out at 224 requests.
         """

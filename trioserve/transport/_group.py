@@ -35,6 +35,7 @@ from trioserve_protocol import (
 
 from ._body import BodyReader
 from ._control import Control
+from ._gather import MAX_FRAME_NBYTES, SINGLES_TO_GATHER, Gather
 from ._peer import Peer
 from ._timerfd import TimerFd
 from ._watch import Watch
@@ -91,7 +92,7 @@ class ConnectionGroup:
         self._wire_limits: Final = wire_limits
         self._serve_after_fin: Final = config.on_fin == "serve"
         self._clock: Final = clock
-        self._control: Final = Control(engine, server_id)
+        self._control: Final = Control(engine, intake, server_id)
         self._epoll: Final = select.epoll()
         self._timer: Final = TimerFd()
         self._peers: Final[dict[int, Peer]] = {}
@@ -111,6 +112,7 @@ class ConnectionGroup:
         self._first_read: Final = self._buffer[: limits.connection_turn_nbytes]
         self._watch: Final = Watch(self, limits)
         self._bodies: Final = BodyReader(intake, self._watch, limits.turn_nbytes)
+        self._gathers: Final[dict[tuple[int, int], Gather]] = {}
         self._finishing: dict[int, Peer] = {}
         """Half-closed connections that are still owed something."""
         self._turn_ns: Final = limits.turn_us * 1000
@@ -233,6 +235,17 @@ class ConnectionGroup:
                 self._failed(peer, error)
             if units <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
                 break
+        for gather in self._gathers.values():
+            if gather.peers:
+                self._admit_gathered(gather, now_ns)
+
+    def _admit_gathered(self, gather: Gather, now_ns: int) -> None:
+        """Admits what several connections sent as one run; what is no plain request is parsed as ever."""
+        peers, run, others = gather.take()
+        if run is not None:
+            self._intake.admit_across(gather.lane, [peer.session for peer in peers], run, now_ns)
+        for peer, data in others:
+            self._guarded(peer, lambda peer, now_ns, data=data: self._parse(peer, data, now_ns), now_ns)
 
     def _own_event(self, fd: int, now_ns: int) -> None:
         if fd == self._timer.fileno():
@@ -274,14 +287,53 @@ class ConnectionGroup:
 
     # ---------------------------------------------------------------- reading
 
-    # A connection's `step` is what is done when it is readable: one of the four methods below. They return what they
+    # A connection's `step` is what is done when it is readable: one of the five methods below. They return what they
     # took of the turn's budget.
 
     def _read_frames(self, peer: Peer, now_ns: int) -> int:
         """Between two frames, none of them large: the usual state."""
         received = peer.recv_into(self._first_read)
+        if not received:
+            self._end_of_stream(peer)
+            return 1
+        was_idle = not peer.session.inflight
+        units = self._parse(peer, self._buffer[:received], now_ns)
+        if was_idle and peer.session.inflight == 1 and peer.step == self._read_frames:
+            self._note_single(peer, received)
+        else:
+            peer.singles = 0
+        return units
+
+    def _note_single(self, peer: Peer, received: int) -> None:
+        """A read brought one request. Connections that keep doing so are gathered."""
+        peer.singles += 1
+        if peer.singles < SINGLES_TO_GATHER or received > MAX_FRAME_NBYTES:
+            return
+        peer.singles = 0
+        for handle, lane in peer.session.lanes.items():
+            key = id(lane), handle
+            if lane.plain_frame_nbytes != received:
+                continue
+            if key not in self._gathers:
+                self._gathers[key] = Gather(lane, handle, MAX_EVENTS)
+            peer.gather = self._gathers[key]
+            peer.step = self._read_single
+            return
+
+    def _read_single(self, peer: Peer, now_ns: int) -> int:
+        """From a client that has one request in flight at a time: into the next row of its gather."""
+        gather = peer.gather
+        if gather is None:
+            raise AssertionError("gathering without a gather: this is a bug")
+        view = gather.views[len(gather.peers)]
+        received = peer.recv_into(view)
+        session = peer.session
+        if received == gather.stride and not session.inflight and not session.ghosts:
+            gather.peers.append(peer)
+            return 1
+        peer.step = self._read_frames
         if received:
-            return self._parse(peer, self._buffer[:received], now_ns)
+            return self._parse(peer, view[:received], now_ns)
         self._end_of_stream(peer)
         return 1
 
@@ -362,8 +414,9 @@ class ConnectionGroup:
         if type(event) is InferMany:
             self._intake.admit_many(peer.session, event, now_ns)
         elif type(event) is FrameError:
-            peer.session.taken += event.count
-            peer.write_soon(error_frame(event.rid, event.code, event.message, count=event.count))
+            self._intake.refuse_frame(
+                peer.session, event.rid, event.count, event.code, event.message, event.requests
+            )
         elif type(event) is FatalError:
             peer.write_soon(event.reply)
             self._engine.cancel(peer.session)
@@ -371,6 +424,8 @@ class ConnectionGroup:
             self._watch.linger(peer, now_ns)
         elif self._control.handle(peer, event):
             self._watch.spend_control(peer, now_ns)
+            if peer.step == self._read_single:
+                peer.step = self._read_frames  # a handle may mean another model now
         else:
             raise AssertionError(f"no handler for {type(event).__name__}: this is a bug")
 

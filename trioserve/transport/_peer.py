@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from trioserve.engine import Arrival, Session
     from trioserve_protocol import Connection
 
+    from ._gather import Gather
+
 Buffer = bytes | bytearray | memoryview
 
 MAX_PARTS: Final = 512
@@ -61,12 +63,14 @@ class Peer:
         "doomed",
         "fd",
         "finished",
+        "gather",
         "lingers_until_ns",
         "machine",
         "mask",
         "midway",
         "recv_into",
         "session",
+        "singles",
         "sock",
         "stalled_since_ns",
         "step",
@@ -108,6 +112,10 @@ class Peer:
         """Until when what the client still sends is read and dropped, so that it can read why; 0 if it is not."""
         self.doomed = ""
         """Why the connection is to be closed at the end of the turn."""
+        self.singles = 0
+        """Reads in a row that brought exactly one request."""
+        self.gather: Gather | None = None
+        """Where its requests are received together with those of others, while they come one at a time."""
         self.mask = 0
         """Events that the group has asked for."""
 
