@@ -11,37 +11,22 @@ Closing is deferred to the end of the turn: a descriptor number may come back wi
 
 from __future__ import annotations
 
-import select
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
 
-from trioserve_protocol import (
-    READ_NBYTES,
-    Connection,
-    ErrorCode,
-    FatalError,
-    FrameError,
-    Infer,
-    InferBegin,
-    InferMany,
-    InferRun,
-    Role,
-    error_frame,
-    goaway_frame,
-)
+from trioserve_protocol import Connection, ErrorCode, Role, error_frame, goaway_frame
 
-from ._body import BodyReader
 from ._control import Control
-from ._peer import Peer
-from ._timerfd import TimerFd
+from ._peer import NOBODY, Peer, Socket
+from ._poller import GONE, READABLE, WRITABLE, EpollPoller, Poller
+from ._reader import Reader
 from ._watch import Watch
 
 if TYPE_CHECKING:
-    import socket
-
     from trioserve.config import ServerConfig
     from trioserve.engine import Engine, Intake
     from trioserve.request import Clock
@@ -52,13 +37,11 @@ log = structlog.get_logger(__name__)
 MAX_EVENTS: Final = 256
 SOON_NS: Final = 500_000
 SOON_S: Final = 0.001
-"""While few requests are under way and their batch is expected back within `SOON_NS`, the group waits for it in its own
-epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
-that. Under load it would wake for every single arrival; going through the loop, it finds many."""
+"""While a batch is expected back within `SOON_NS` the group waits for it in its own epoll set, at most this long:
+going to sleep and being woken through the loop would cost it 20 us more. Other tasks wait no longer than that."""
 
-_IN: Final = select.EPOLLIN
-_OUT: Final = select.EPOLLOUT
-_GONE: Final = select.EPOLLERR | select.EPOLLHUP
+MAX_TURNED_AWAY: Final = 64
+"""Connections past the limit that are kept until they have read why; more of them are closed at once."""
 
 
 class ConnectionGroup:
@@ -71,8 +54,9 @@ class ConnectionGroup:
         wire_limits: what the protocol machines accept.
         clock: read once a turn.
         server_id: random number of this server process.
+        poller: where it waits; an epoll set if there is none.
 
-    Ownership: the group closes what `add` gave it, and everything when `run` ends.
+    Ownership: the group closes what `add` gave it, and everything when `run` ends or `close` is called.
     """
 
     def __init__(
@@ -83,43 +67,29 @@ class ConnectionGroup:
         wire_limits: Limits,
         clock: Clock,
         server_id: int,
+        poller: Poller | None = None,
     ) -> None:
-        limits = config.limits
         self._engine: Final = engine
-        self._intake: Final = intake
-        self._limits: Final = limits
+        self._limits: Final = config.limits
         self._wire_limits: Final = wire_limits
-        self._serve_after_fin: Final = config.on_fin == "serve"
         self._clock: Final = clock
-        self._control: Final = Control(engine, server_id)
-        self._epoll: Final = select.epoll()
-        self._timer: Final = TimerFd()
+        self._poller: Final = poller or EpollPoller()
         self._peers: Final[dict[int, Peer]] = {}
         self._stages: Final[dict[int, Callable[[int], None]]] = {}
-        self._ready: dict[int, Peer] = {}
-        """Connections with unparsed bytes in user space, in order; epoll will not report them again."""
         self._dirty: list[Peer] = []
         self._doomed: list[Peer] = []
-        self._buffer: Final = memoryview(
-            bytearray(
-                limits.connection_turn_nbytes
-                + wire_limits.max_meta_nbytes
-                + wire_limits.max_control_nbytes
-                + 131_072
-            )
-        )
-        self._first_read: Final = self._buffer[: limits.connection_turn_nbytes]
-        self._watch: Final = Watch(self, limits)
-        self._bodies: Final = BodyReader(intake, self._watch, limits.turn_nbytes)
-        self._finishing: dict[int, Peer] = {}
-        """Half-closed connections that are still owed something."""
-        self._turn_ns: Final = limits.turn_us * 1000
+        self._served: Final[set[int]] = set()
+        """While turns end before everything is read: who had a turn, and stands behind the others in the next one."""
+        self._watch: Final = Watch(self, config.limits)
+        control = Control(engine, server_id, self.statistics)
+        self._reader: Final = Reader(self, engine, intake, control, self._watch, config, wire_limits)
+        self._turn_ns: Final = config.limits.turn_us * 1000
         self._quiet: trio.Event | None = None
-        # One budget for frames and bytes: a frame is one unit, and so many bytes of it are another.
-        self._turn_units: Final = limits.turn_frames
-        self._unit_nbytes: Final = max(1, limits.turn_nbytes // limits.turn_frames)
-        self._max_frames: Final = limits.connection_turn_frames
-        self._epoll.register(self._timer.fileno(), _IN)
+        self._turned_away: Final[set[int]] = set()
+        self._accepted = 0
+        self._refused = 0
+        self._endings: Final[Counter[str]] = Counter()
+        self._closed = False
 
     # ---------------------------------------------------------------- from outside
 
@@ -128,46 +98,104 @@ class ConnectionGroup:
         """Open connections."""
         return len(self._peers)
 
-    def add(self, sock: socket.socket) -> None:
-        """Serves a connected, non-blocking socket from the next turn on."""
-        machine = Connection(Role.SERVER, self._wire_limits)
-        peer = Peer(self, sock, machine)
-        peer.session = self._engine.open_session(peer)
-        peer.step = self._read_frames
-        self._peers[peer.fd] = peer
-        peer.mask = _IN
-        self._epoll.register(peer.fd, _IN)
-
-    def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
-        """Calls `collect(now_ns)` in every turn in which a worker's link is readable."""
-        self._stages[fd] = collect
-        self._epoll.register(fd, _IN)
-
-    def unwatch_stage(self, fd: int) -> None:
-        """Forgets a link, before its descriptor is closed."""
-        if self._stages.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
-
-    def goaway(self, message: str) -> None:
-        """Tells every client how many of its requests were taken; later ones are never executed."""
-        for peer in self._peers.values():
-            peer.write_soon(goaway_frame(peer.session.taken, message))
-        self.settle()
-
-    def settle(self) -> None:
-        """Decides and flushes after something that did not come from the group's own descriptors."""
-        self._finish_turn(self._clock.now_ns())
-
-    async def wait_quiet(self) -> None:
-        """Returns when every request is answered and every reply has left."""
-        self._quiet = trio.Event()
-        self.settle()
-        await self._quiet.wait()
-
     @property
     def unsent_nbytes(self) -> int:
         """Reply bytes that wait for slow readers."""
         return self._watch.backlog_nbytes
+
+    def statistics(self) -> dict[str, Any]:
+        """What is counted of connections, as JSON values."""
+        return {
+            "open": len(self._peers),
+            "accepted": self._accepted,
+            "turned_away": self._refused,
+            "unsent_nbytes": self._watch.backlog_nbytes,
+            "closed": dict(self._endings),
+        }
+
+    def add(self, sock: Socket) -> None:
+        """Serves a connected, non-blocking socket from the next turn on. One too many is told so, and closed.
+
+        Raises:
+            OSError: the kernel has no room for it; the socket is closed.
+        """
+        excess = len(self._peers) - len(self._turned_away) >= self._limits.max_connections
+        if excess:
+            self._refused += 1
+            if len(self._turned_away) >= MAX_TURNED_AWAY:
+                sock.close()
+                return
+        try:
+            self._poller.register(sock.fileno(), READABLE)
+        except BaseException:
+            sock.close()
+            raise
+        peer = Peer(self, sock, Connection(Role.SERVER, self._wire_limits))
+        peer.mask = READABLE
+        peer.session = self._engine.open_session(peer)
+        self._reader.open(peer)
+        self._watch.opened(peer)
+        self._peers[peer.fd] = peer
+        if excess:
+            self._turned_away.add(peer.fd)
+            reply = error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS)
+            self.dismiss(peer, reply, "turned away", self._clock.now_ns())
+            self.settle()
+        else:
+            self._accepted += 1
+
+    def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
+        """Calls `collect(now_ns)` in every turn in which a worker's link is readable."""
+        if not self._closed:
+            self._stages[fd] = collect
+            self._poller.register(fd, READABLE)
+
+    def unwatch_stage(self, fd: int) -> None:
+        """Forgets a link, before its descriptor is closed."""
+        if self._stages.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+
+    def goaway(self, message: str) -> None:
+        """Tells every client how many of its requests were taken; later ones are never executed."""
+        for peer in self._peers.values():
+            if not peer.lingers_until_ns:
+                peer.write_soon(goaway_frame(peer.session.taken, message))
+        self.settle()
+
+    def hang_up(self) -> None:
+        """Closes our side of every connection, behind all that was written.
+
+        Each is gone when its client has closed its own side, or a second later: closing both at once, with unread
+        bytes, would make the kernel take back what was written.
+        """
+        now_ns = self._clock.now_ns()
+        for peer in self._peers.values():
+            if not peer.lingers_until_ns:
+                self.dismiss(peer, b"", "server stopped", now_ns)
+        self.settle()
+
+    def settle(self) -> None:
+        """Decides and flushes after something that did not come from the group's own descriptors."""
+        if self._closed:
+            return
+        now_ns = self._clock.now_ns()
+        self._finish_turn(now_ns)
+        if self._reader.ready:
+            self._poller.arm(now_ns)  # the task sleeps, and no descriptor will wake it
+
+    async def wait_quiet(self) -> None:
+        """Returns when every request is answered and every reply has left."""
+        await self._wait_until(lambda: not self._engine.unanswered and not self._watch.backlog_nbytes)
+
+    async def wait_empty(self) -> None:
+        """Returns when no connection is left."""
+        await self._wait_until(lambda: not self._peers)
+
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        self.settle()
+        while not is_so():
+            self._quiet = trio.Event()
+            await self._quiet.wait()
 
     # ---------------------------------------------------------------- the task
 
@@ -176,216 +204,116 @@ class ConnectionGroup:
 
         Cancellation: every connection is closed and its requests are cancelled.
         """
-        epoll_fd, engine = self._epoll.fileno(), self._engine
-        poll, now_ns = self._epoll.poll, self._clock.now_ns
+        engine, ready = self._engine, self._reader.ready
+        poll, now_ns = self._poller.poll, self._clock.now_ns
         task_status.started()
         yielded_ns = now_ns()
         try:
-            while True:
-                events = poll(0, MAX_EVENTS) or (
-                    poll(SOON_S, MAX_EVENTS) if engine.is_quiet_until(now_ns() + SOON_NS) else []
-                )
-                if not events and not self._ready:
-                    await trio.lowlevel.wait_readable(epoll_fd)
-                    yielded_ns = now_ns()
-                    continue
+            while True:  # noqa: ASYNC913  it sleeps when there is nothing to do, and gives way when its time is over
                 turn_ns = now_ns()
                 if turn_ns - yielded_ns > self._turn_ns:
+                    # Before the poll: others may close and open descriptors meanwhile.
                     await trio.lowlevel.checkpoint()
                     yielded_ns = turn_ns = now_ns()
-                self._turn(events, turn_ns)
+                events = poll(0, MAX_EVENTS)
+                if not events and not ready:
+                    if engine.completes_by(turn_ns + SOON_NS):
+                        events = poll(SOON_S, MAX_EVENTS)
+                    if not events:
+                        await self._poller.wait()
+                        yielded_ns = now_ns()
+                        continue
+                self._turn(events, now_ns())
         finally:
-            self._close_all()
+            self.close()
 
     def _turn(self, events: list[tuple[int, int]], now_ns: int) -> None:
+        reader, stages = self._reader, self._stages
+        reader.frames_left = self._limits.turn_frames
+        reader.nbytes_left = self._limits.turn_nbytes
         self._engine.expire(now_ns)
-        self._collect(events, now_ns)
-        if self._ready:
-            ready, self._ready = self._ready, {}
-            for peer in ready.values():
-                self._guarded(peer, self._parse_kept, now_ns)
-        self._read_all(events, now_ns)
-        self._finish_turn(now_ns)
-
-    def _collect(self, events: list[tuple[int, int]], now_ns: int) -> None:
-        """Takes completions off the workers' links."""
-        stages = self._stages
         for fd, _ in events:
             if fd in stages:
                 stages[fd](now_ns)
+        if reader.ready:
+            self._parse_ready(now_ns)
+        self._read_all(events, now_ns)
+        self._finish_turn(now_ns)
+
+    def _parse_ready(self, now_ns: int) -> None:
+        """Connections whose bytes are here already; half of a turn, so that they cannot keep the others out."""
+        ready, clock_ns = self._reader.ready, self._clock.now_ns
+        half, end_ns = self._reader.frames_left // 2, now_ns + self._turn_ns // 2
+        for _ in range(len(ready)):
+            peer = ready.pop(next(iter(ready)))
+            try:
+                self._reader.parse_kept(peer, now_ns)
+            except Exception as error:  # noqa: BLE001  one connection's failure
+                self._failed(peer, error, now_ns)
+            if self._reader.frames_left <= half or clock_ns() > end_ns:
+                break
 
     def _read_all(self, events: list[tuple[int, int]], now_ns: int) -> None:
-        """Reads from every connection that is ready, as far as the turn's budget goes; epoll reports the others again,
-        and first, because it moves what it has reported to the end of its list.
-        """
-        peers, clock_ns = self._peers, self._clock.now_ns
-        end_ns, units = now_ns + self._turn_ns, self._turn_units
+        """Reads from every connection that is ready, as far as the budget goes; the others are first next time."""
+        peers, clock_ns, reader, served = self._peers, self._clock.now_ns, self._reader, self._served
+        end_ns = now_ns + self._turn_ns
+        if served:
+            events.sort(key=lambda event: event[0] in served)
+            if events and events[0][0] in served:
+                served.clear()
         for index, (fd, mask) in enumerate(events):
             peer = peers.get(fd)
             if peer is None:
                 self._own_event(fd, now_ns)
                 continue
-            if mask != _IN and not self._rare_events(peer, mask):
+            if mask != READABLE and not self._rare_events(peer, mask):
                 continue
             try:
-                units -= peer.step(peer, now_ns)
-            except Exception as error:
-                self._failed(peer, error)
-            if units <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
-                break
+                peer.step(peer, now_ns)
+            except Exception as error:  # noqa: BLE001  one connection's failure
+                self._failed(peer, error, now_ns)
+            if (
+                reader.frames_left <= 0
+                or reader.nbytes_left <= 0
+                or (index & 15 == 15 and clock_ns() > end_ns)
+            ):
+                served.update(fd for fd, _ in events[: index + 1])
+                return
+        served.clear()
 
     def _own_event(self, fd: int, now_ns: int) -> None:
-        if fd == self._timer.fileno():
-            self._timer.acknowledge()
+        if fd == self._poller.timer_fd:
+            self._poller.acknowledge()
             self._watch.sweep(now_ns)
 
-    def _guarded(self, peer: Peer, step: Callable[[Peer, int], int], now_ns: int) -> None:
-        try:
-            step(peer, now_ns)
-        except Exception as error:
-            self._failed(peer, error)
-
-    def _failed(self, peer: Peer, error: Exception) -> None:
+    def _failed(self, peer: Peer, error: Exception, now_ns: int) -> None:
         """What goes wrong in one connection closes that connection and no other."""
+        if isinstance(error, BlockingIOError):
+            return  # readable no more
         if isinstance(error, OSError):
-            self.doom(peer, f"receive: {error.strerror}")
+            self.doom(peer, "disconnected")
             return
         log.error("connection_failed", fd=peer.fd, exc_info=error)
-        peer.write_soon(error_frame(0, ErrorCode.INTERNAL))
-        self.doom(peer, "a bug of the server")
+        if peer.lingers_until_ns:
+            self.doom(peer, "server bug")
+        else:
+            self.dismiss(peer, error_frame(0, ErrorCode.INTERNAL), "server bug", now_ns)
 
     def _finish_turn(self, now_ns: int) -> None:
         """Decides, flushes, closes, and sets the timer to whatever is due next."""
         engine = self._engine
         engine.decide(now_ns)
-        if self._dirty:
+        while self._dirty:
             dirty, self._dirty = self._dirty, []
             for peer in dirty:
                 peer.flush_soon()
-                if peer.lingers_until_ns and not peer.backlog_nbytes:
-                    peer.shut_down()
-        for peer in list(self._finishing.values()):
-            self.close_if_done(peer)
+                if peer.finished or peer.lingers_until_ns:
+                    self._close_if_done(peer)
         while self._doomed:
             self._close(self._doomed.pop())
-        if self._quiet is not None and not engine.unanswered and not self._watch.backlog_nbytes:
+        if self._quiet is not None:
             self._quiet.set()
-        self._timer.arm(min(engine.next_event_ns(), self._watch.next_sweep_ns(now_ns)))
-
-    # ---------------------------------------------------------------- reading
-
-    # A connection's `step` is what is done when it is readable: one of the four methods below. They return what they
-    # took of the turn's budget.
-
-    def _read_frames(self, peer: Peer, now_ns: int) -> int:
-        """Between two frames, none of them large: the usual state."""
-        received = peer.recv_into(self._first_read)
-        if received:
-            return self._parse(peer, self._buffer[:received], now_ns)
-        self._end_of_stream(peer)
-        return 1
-
-    def _read_more(self, peer: Peer, now_ns: int) -> int:
-        """Inside a frame, or behind a large one: then no more than the next header, so that a body that follows is
-        received into its slot and not copied there.
-        """
-        kept = len(peer.tail)
-        self._buffer[:kept] = peer.tail
-        limit = min(peer.machine.wanted(kept), self._limits.connection_turn_nbytes)
-        received = peer.recv_into(self._buffer[kept : kept + limit])
-        if received:
-            return self._parse(peer, self._buffer[: kept + received], now_ns)
-        self._end_of_stream(peer)
-        return 1
-
-    def _read_body(self, peer: Peer, now_ns: int) -> int:
-        """Inside a large body that is wanted."""
-        received = self._bodies.read(peer, now_ns)
-        if peer.finished:
-            self._end_of_stream(peer)
-        elif peer.arrival is None:
-            peer.step = self._read_more
-        return 1 + received // self._unit_nbytes
-
-    def _read_nothing(self, peer: Peer, now_ns: int) -> int:
-        """After the last frame: what still comes is dropped."""
-        del now_ns
-        received = peer.recv_into(self._first_read)
-        if not received:
-            self.doom(peer, "done")
-        return 1 + received // self._unit_nbytes
-
-    def _parse_kept(self, peer: Peer, now_ns: int) -> int:
-        """Goes on with bytes that were received in an earlier turn."""
-        kept = len(peer.tail)
-        self._buffer[:kept] = peer.tail
-        return self._parse(peer, self._buffer[:kept], now_ns)
-
-    def _parse(self, peer: Peer, data: memoryview, now_ns: int) -> int:
-        events, consumed = peer.machine.receive(data, max_frames=self._max_frames)
-        units = len(events) + consumed // self._unit_nbytes
-        for event in events:
-            kind = type(event)
-            if kind is Infer:
-                self._intake.admit(peer.session, event, now_ns)
-            elif kind is InferRun:
-                self._intake.admit_run(peer.session, event, now_ns)
-                units += event[0]
-            elif kind is InferBegin:
-                consumed += self._bodies.begin(peer, event, data[consumed:], now_ns)
-            else:
-                self._rare_event(peer, event, now_ns)
-        if peer.midway or consumed != len(data):
-            self._stop_midway(peer, data[consumed:], consumed, now_ns)
-        return units
-
-    def _stop_midway(self, peer: Peer, left: memoryview, consumed: int, now_ns: int) -> None:
-        """Keeps what was received of a frame that is not complete, or not yet looked at, and chooses the next step."""
-        peer.tail = bytes(left)
-        if not peer.tail:
-            self._watch.frame_complete(peer)
-        elif peer.machine.more or (consumed and peer.machine.body_remaining and peer.arrival is None):
-            self._ready[peer.fd] = peer
-        elif consumed or not peer.stalled_since_ns:
-            self._watch.frame_begun(peer, now_ns)
-        if peer.step == self._read_nothing:
-            return
-        if peer.arrival is not None:
-            peer.step = self._read_body
-        elif peer.tail or peer.machine.wanted(0) < READ_NBYTES:
-            peer.step = self._read_more
-        else:
-            peer.step = self._read_frames
-        peer.midway = peer.step != self._read_frames
-
-    def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:
-        if type(event) is InferMany:
-            self._intake.admit_many(peer.session, event, now_ns)
-        elif type(event) is FrameError:
-            peer.session.taken += event.count
-            peer.write_soon(error_frame(event.rid, event.code, event.message, count=event.count))
-        elif type(event) is FatalError:
-            peer.write_soon(event.reply)
-            self._engine.cancel(peer.session)
-            peer.step = self._read_nothing
-            self._watch.linger(peer, now_ns)
-        elif self._control.handle(peer, event):
-            self._watch.spend_control(peer, now_ns)
-        else:
-            raise AssertionError(f"no handler for {type(event).__name__}: this is a bug")
-
-    def _end_of_stream(self, peer: Peer) -> None:
-        """The client has sent all it will send; what it is owed is still sent."""
-        peer.finished = True
-        peer.step = self._read_nothing
-        peer.tail = b""
-        self._watch.frame_complete(peer)
-        if peer.arrival is not None:
-            self._bodies.drop(peer)
-        if not self._serve_after_fin:
-            self._engine.cancel(peer.session)
-        self.update_mask(peer)
-        self._finishing[peer.fd] = peer
+        self._poller.arm(min(engine.next_event_ns(), self._watch.next_sweep_ns(now_ns)))
 
     # ---------------------------------------------------------------- the peers' owner
 
@@ -394,6 +322,21 @@ class ConnectionGroup:
         if not peer.doomed:
             peer.doomed = reason
             self._doomed.append(peer)
+
+    def dismiss(self, peer: Peer, reply: bytes, reason: str, now_ns: int) -> None:
+        """See `Keeper.dismiss`. Its requests are cancelled, and answered before the client is told why."""
+        self._engine.cancel(peer.session)
+        self._reader.stop(peer)
+        if reply:
+            peer.write_soon(reply)
+        peer.ending = reason
+        self._watch.linger(peer, now_ns)
+        self.part(peer)
+
+    def part(self, peer: Peer) -> None:
+        """See `Keeper.part`."""
+        self.update_mask(peer)
+        self._dirty.append(peer)
 
     def want_flush(self, peer: Peer) -> None:
         """See `Owner.want_flush`."""
@@ -405,41 +348,58 @@ class ConnectionGroup:
         self.update_mask(peer)
 
     def update_mask(self, peer: Peer) -> None:
-        """Asks epoll for what this connection can use now: no reads from a client that does not read."""
-        deaf = peer.finished and not peer.lingers_until_ns
-        mask = 0 if deaf or peer.control_tokens < 0 or peer.backlog_since_ns else _IN
+        """Asks for what this connection can use now: no reads from a client that does not read."""
+        if peer.finished:
+            mask = 0
+        elif peer.lingers_until_ns or not peer.is_paused:
+            mask = READABLE
+            self._reader.resume(peer)
+        else:
+            mask = 0
         if peer.backlog_nbytes:
-            mask |= _OUT
+            mask |= WRITABLE
         if mask != peer.mask and peer.fd in self._peers:
             peer.mask = mask
-            self._epoll.modify(peer.fd, mask)
+            self._poller.modify(peer.fd, mask)
 
     def _rare_events(self, peer: Peer, mask: int) -> bool:
         """Handles what is not "readable" alone; whether the connection is readable and still to be served."""
-        if mask & _GONE:
+        if mask & GONE:
             # HUP and ERR cannot be masked: both directions are gone, nobody will read a reply.
-            self.doom(peer, "disconnected")
-        elif mask & _OUT:
+            self.doom(peer, peer.ending or "disconnected")
+        elif mask & WRITABLE:
             peer.flush_backlog()
-        return bool(mask & _IN) and not peer.doomed
+        return bool(mask & READABLE) and not peer.doomed
 
-    def close_if_done(self, peer: Peer) -> None:
-        """Closes a half-closed connection that has got everything it is owed."""
-        if not peer.session.inflight and not peer.backlog_nbytes:
-            self.doom(peer, "done")
+    def _close_if_done(self, peer: Peer) -> None:
+        """The end of a connection: once all it is owed has left, our side is closed, and all of it if both sides are."""
+        if peer.session.inflight or peer.backlog_nbytes or peer.doomed:
+            return
+        if peer.finished:
+            self.doom(peer, peer.ending or "done")
+        else:
+            peer.shut_down()
 
     def _close(self, peer: Peer) -> None:
         peer.flush_soon()
-        self._epoll.unregister(peer.fd)
+        self._poller.unregister(peer.fd)
         del self._peers[peer.fd]
-        self._ready.pop(peer.fd, None)
-        self._finishing.pop(peer.fd, None)
+        self._reader.ready.pop(peer.fd, None)
+        self._turned_away.discard(peer.fd)
         self._watch.forget(peer)
         self._engine.close_session(peer.session)
+        peer.session.sink = NOBODY
+        self._endings[peer.doomed] += 1
+        log.debug("connection_closed", fd=peer.fd, reason=peer.doomed)
         peer.sock.close()
 
-    def _close_all(self) -> None:
+    def close(self) -> None:
+        """Closes every connection and forgets every link. Idempotent."""
+        self._closed = True
         for peer in list(self._peers.values()):
-            self._close(peer)
-        self._epoll.close()
-        self._timer.close()
+            self.doom(peer, "server stopped")
+        while self._doomed:
+            self._close(self._doomed.pop())
+        self._stages.clear()
+        self._dirty.clear()
+        self._poller.close()
