@@ -1,5 +1,7 @@
 """A model in Python, served: `python examples/scale.py`, then `python examples/client.py` from another terminal."""
 
+from typing import Any
+
 import numpy as np
 
 import trioserve
@@ -14,11 +16,11 @@ class Scale(trioserve.Model):
     def __init__(self, factor: float = 2.0) -> None:
         self.factor = factor
 
-    def load(self, ctx: object) -> None:  # noqa: ARG002  `ctx.path(...)` finds files of the model
+    def load(self, ctx: Any) -> None:
         """Runs once, in the worker process, before the first batch."""
         self.weights = np.eye(128, 64, dtype=np.float32) * np.float32(self.factor)
 
-    def infer(self, x: np.ndarray) -> np.ndarray:
+    def infer(self, x: np.ndarray) -> Any:
         """Computes a whole batch: f32[rows, 128] -> f32[rows, 64]."""
         return x @ self.weights
 

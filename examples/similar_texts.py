@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import trio
+
 import trioserve.client
 
 TEXTS = [

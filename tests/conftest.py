@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -28,3 +31,26 @@ def minilm_padded_repository(wheel_cache: Path) -> Path:
     """A model repository with `minilm_padded`, the same model in the padded layout."""
     directory = CHECKOUT / ".cache" / "models-padded"
     return build_repository(directory, wheels=wheel_cache, name="minilm_padded", layout="padded")
+
+
+VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}
+
+
+@pytest.fixture(autouse=True)
+def one_camp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the two camps of tests apart.
+
+    A virtual clock jumps while a real process or socket is still at work, so a test with both passes or fails by
+    chance. A test that asks for a virtual clock cannot start, connect or bind anything.
+    """
+    if not VIRTUAL_CLOCKS & set(request.fixturenames):
+        return
+    if request.node.get_closest_marker("e2e"):
+        pytest.fail("a test marked e2e asks for a virtual clock")
+
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise AssertionError("a test with a virtual clock uses a process or a socket")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    for name in ("bind", "connect", "connect_ex", "listen"):
+        monkeypatch.setattr(socket.socket, name, refuse)

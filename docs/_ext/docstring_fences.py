@@ -28,8 +28,9 @@ def process(_app: Sphinx, what: str, _name: str, _obj: object, _options: object,
     """Rewrite the lines in place, as autodoc asks."""
     lines[:] = with_code_blocks(lines)
     if what in {"attribute", "property"}:
-        # Napoleon takes what stands before a colon in the first line of an attribute's docstring for its type.
-        lines.insert(0, "")
+        # Napoleon takes what stands before a colon in the first line of an attribute's docstring for its type; an
+        # escaped line end is a first line that reads as nothing.
+        lines.insert(0, "\\")
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

@@ -140,6 +140,7 @@ class Connection:
         if self._state != _READY:
             pos = self._resume(data, events)
             if self._state != _READY:
+                self.more = False
                 return events, pos
         take, bounds = self._take, self._bounds
         while True:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from struct import error as StructError  # noqa: N812 - the exception is a class, whatever its spelling
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ._codes import ErrorCode
 from ._errors import LocalProtocolError
@@ -11,7 +11,7 @@ from ._meta import tlv
 from ._registry import MAX_TIMEOUT_US, RETRY_NEVER, Flag, FrameType, Tag
 from ._signature import Signature
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+Buffer: TypeAlias = "bytes | bytearray | memoryview[Any]"
 
 _PAD: Final = tuple(bytes(n) for n in range(8))
 _END: Final = int(Flag.END)

@@ -1,4 +1,4 @@
-"""What each frame type may carry and how it becomes an event: SPEC section 5 as tables."""
+"""What each frame type may carry and how it becomes an event: SPEC section 6 as tables."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 import pytest
+import trio
 
 from trioserve import cli
+from trioserve.cli import models
 from trioserve.cli._table import nbytes_text, table
+from trioserve.errors import Unavailable
+from trioserve_tools.server_process import running_server
 
 
 def test_repository(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,3 +40,59 @@ def test_table() -> None:
 )
 def test_sizes(nbytes: int, text: str) -> None:
     assert nbytes_text(nbytes) == text
+
+
+class FakeServer:
+    """Stands in for a connection to a server."""
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        if url != "tcp://here:1":
+            raise Unavailable(f"no server at {url}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def models(self) -> list[dict[str, object]]:
+        tensor = {"dtype": "F32", "dims": [-1, 4]}
+        return [
+            {
+                "name": "double",
+                "version": 3,
+                "ready": ready,
+                "max_rows": 32,
+                "inputs": [{"name": "x", **tensor}],
+                "outputs": [{"name": "y", **tensor}],
+            }
+            for ready in (True, False)
+        ]
+
+
+def test_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(models, "connect", FakeServer)
+    assert cli.main(["models", "tcp://here:1"]) == 0
+    _, _, first, second = capsys.readouterr().out.splitlines()
+    assert first == "double        3  ready      x F32[-1, 4] -> y F32[-1, 4]    32"
+    assert "not ready" in second
+
+
+def test_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(models, "connect", FakeServer)
+    assert cli.main(["models", "tcp://there:1"]) == 1
+    assert "no server at tcp://there:1" in capsys.readouterr().err
+
+
+def test_url_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "http://here:1"]) == 1
+    assert "http" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+async def test_real_server(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with trio.fail_after(60):
+        async with running_server(repository) as (url, _):
+            assert await trio.to_thread.run_sync(cli.main, ["models", url]) == 0
+    assert "double        1  ready" in capsys.readouterr().out

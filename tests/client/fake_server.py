@@ -27,7 +27,6 @@ from trioserve_protocol import (
     Infer,
     InferBegin,
     InferMany,
-    InferRun,
     Ping,
     Role,
     Signature,
@@ -111,7 +110,7 @@ class Peer:
         self.sock = sock
         self.events: list[Event] = []
         self.seen: list[Event] = []
-        self._wire = Connection(Role.SERVER, large_nbytes=1 << 30)
+        self._wire = Connection(Role.SERVER, large_nbytes=1 << 30, vector_from=1 << 30)
         self._data = bytearray()
         self._hello = hello
 
@@ -186,13 +185,6 @@ class Peer:
                 await self._serve_bind(event, handles)
             elif isinstance(event, Infer | InferMany):
                 await self._serve_infer(event, handles)
-            elif isinstance(event, InferRun):
-                for index in range(event.count):
-                    one = Infer(
-                        int(event.rids[index]), event.handle, int(event.flags[index]), int(event.timeouts_us[index]),
-                        event.rows, event.meta, memoryview(event.payload[index]),
-                    )  # fmt: skip
-                    await self._serve_infer(one, handles)
             elif isinstance(event, Ping):
                 await self.send(pong_frame(event.rid, event.payload))
             elif isinstance(event, Admin):
@@ -291,21 +283,25 @@ def listen(path: str | None = None) -> FakeServer:
 async def serving() -> AsyncIterator[FakeServer]:
     """A server that answers, in the test's own loop."""
     server = listen()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)  # noqa: ASYNC113  it listens already
-        yield server
-        tasks.cancel_scope.cancel()
-    server.close()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve)  # noqa: ASYNC113  it listens already
+            yield server
+            tasks.cancel_scope.cancel()
+    finally:
+        server.close()
 
 
 @asynccontextmanager
 async def scripted(script: Callable[[FakeServer], Awaitable[None]]) -> AsyncIterator[FakeServer]:
     """A server that follows a script, which must have come to its end when the test has."""
     server = listen()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(script, server)  # noqa: ASYNC113  it listens already
-        yield server
-    server.close()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(script, server)  # noqa: ASYNC113  it listens already
+            yield server
+    finally:
+        server.close()
 
 
 @contextmanager

@@ -14,16 +14,19 @@ CLIENT_PORT = 50_000
 LINKTYPE_RAW = 101
 TO_SERVER, TO_CLIENT = 0, 1
 
-Segment = tuple[int, bytes]
+Segment = tuple[int, bytes] | tuple[int, bytes, int]
+"""Direction, data, and for all but the first TCP stream its number."""
 Rows = list[dict[str, str]]
 
 
 def write_pcap(path: Path, segments: Iterable[Segment], *, server_port: int) -> None:
-    """Write one TCP conversation over IPv4, a millisecond between its segments."""
+    """Write TCP conversations over IPv4, a millisecond between two segments."""
     records = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, LINKTYPE_RAW)]
-    sent = [1, 1]
-    for number, (direction, data) in enumerate(segments):
-        ports = (CLIENT_PORT, server_port) if direction == TO_SERVER else (server_port, CLIENT_PORT)
+    sequence: dict[int, list[int]] = {}
+    for number, (direction, data, *stream) in enumerate(segments):
+        client_port = CLIENT_PORT + sum(stream)
+        sent = sequence.setdefault(client_port, [1, 1])
+        ports = (client_port, server_port) if direction == TO_SERVER else (server_port, client_port)
         tcp = struct.pack(
             "!HHIIBBHHH", *ports, sent[direction], sent[1 - direction], 5 << 4, 0x18, 65_535, 0, 0
         )
@@ -55,7 +58,10 @@ def dissect(tshark: list[str], tmp_path: Path) -> Callable[..., Rows]:
         wanted = [word for name in names for word in ("-e", name)]
         # Two passes, as Wireshark does: a reply's frame is known when its request is shown.
         command = [*tshark, "-2", "-r", str(capture), "-T", "fields", "-E", "separator=|", *wanted]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        # tshark cuts long labels at a number of bytes, also within a character.
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, errors="replace", timeout=60
+        )
         assert "Lua" not in done.stderr, done.stderr
         rows = [dict(zip(names, line.split("|"), strict=True)) for line in done.stdout.splitlines()]
         assert not [row for row in rows if "Lua Error" in row.pop("_ws.expert")]

@@ -1,5 +1,6 @@
 """The Wireshark dissector, driven by tshark on captures that are written here from known bytes."""
 
+import json
 import struct
 import subprocess
 import sys
@@ -190,6 +191,26 @@ def test_a_secret_is_not_decoded(dissect: Dissect) -> None:
 def test_what_is_not_a_frame_says_why(dissect: Dissect, data: bytes, text: str) -> None:
     [row] = dissect([(TO_SERVER, data)], "_ws.expert.message")
     assert row["_ws.expert.message"] == text
+
+
+def vectors() -> list[tuple[int, bytes]]:
+    """The protocol's golden frames: who sends them, and their bytes."""
+    files = sorted((ROOT / "protocol" / "vectors").glob("*.json"))
+    entries = [entry for path in files for entry in json.loads(path.read_text(encoding="utf-8"))]
+    # Those with limits of their own are frames that only these limits refuse.
+    framed = [entry for entry in entries if "role" in entry and "limits" not in entry]
+    return [
+        (TO_SERVER if entry["role"] == "server" else TO_CLIENT, bytes.fromhex(entry["bytes"]))
+        for entry in framed
+    ]
+
+
+def test_every_vector_is_shown(dissect: Dissect) -> None:
+    segments = [(direction, data, stream) for stream, (direction, data) in enumerate(vectors())]
+    # A vector of less than a header is held back for reassembly.
+    whole = sum(len(data) >= 32 for _, data in vectors())
+    rows = dissect(segments, "trioserve")
+    assert sum(bool(row["trioserve"]) for row in rows) == whole > 100
 
 
 def mutants() -> list[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from trioserve_tools import server_process
 from trioserve_tools.server_process import ServerFailed, ServerLog, running_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the server's process import what this one can."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
 
 
 def test_log_waits_for_the_event_that_says_ready() -> None:

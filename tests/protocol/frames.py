@@ -53,7 +53,7 @@ def plain(event: Any) -> Iterator[Any]:
                 int(event.timeouts_us[index]),
                 event.rows,
                 event.meta,
-                event.payload[index].tobytes(),  # type: ignore[arg-type]  # bytes compare, views do not last
+                event.payload[index].tobytes(),  # bytes compare, views do not last
             )
     elif isinstance(event, ResultRun):
         for index in range(event.count):
@@ -64,7 +64,7 @@ def plain(event: Any) -> Iterator[Any]:
                 int(event.queue_us[index]),
                 event.rows,
                 event.meta,
-                event.payload[index].tobytes(),  # type: ignore[arg-type]
+                event.payload[index].tobytes(),
             )
     elif isinstance(getattr(event, "payload", None), memoryview):
         yield event._replace(payload=bytes(event.payload))
@@ -86,8 +86,8 @@ def whole(begin: Any, payload: bytes) -> Any:
         return made(begin.rid, begin.handle, begin.flags, begin.timeout_us, begin.rows, begin.meta, payload)  # type: ignore[arg-type]
     if begin.frame_type == 0x21:
         return Partial(begin.rid, begin.flags, begin.server_us, begin.rows, begin.meta, payload)  # type: ignore[arg-type]
-    made = Result if begin.frame_type == 0x20 else ResultMany
-    return made(begin.rid, begin.flags, begin.server_us, begin.queue_us, begin.rows, begin.meta, payload)  # type: ignore[arg-type]
+    ended = Result if begin.frame_type == 0x20 else ResultMany
+    return ended(begin.rid, begin.flags, begin.server_us, begin.queue_us, begin.rows, begin.meta, payload)  # type: ignore[arg-type]
 
 
 class Driver:

@@ -43,10 +43,10 @@ def test_subcodes_of_a_family_have_no_gaps() -> None:
 
 
 def test_the_numbers_of_the_wire() -> None:
-    assert ErrorCode.SHED == 0x0108
-    assert ErrorCode.INVALID_SHAPE == 0x0103
-    assert ErrorCode.UNKNOWN_TLV == 0x030C
-    assert ErrorCode.NOT_EXECUTED == 0x040E
+    assert int(ErrorCode.SHED) == 0x0108
+    assert int(ErrorCode.INVALID_SHAPE) == 0x0103
+    assert int(ErrorCode.UNKNOWN_TLV) == 0x030C
+    assert int(ErrorCode.NOT_EXECUTED) == 0x040E
 
 
 def test_what_was_not_executed_may_be_retried_and_what_is_wrong_may_not() -> None:

@@ -2,6 +2,7 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,7 +126,7 @@ def test_a_run_may_differ_in_id_deadline_class_retry_and_sampled() -> None:
     rids = np.arange(50, 50 + count, dtype=np.uint64)
     timeouts = np.arange(count, dtype=np.uint32)
     data = request_columns(4, rids, timeouts, flags, np.ones((count, 13), np.uint8), rows=2)
-    (run,), used = Connection(Role.SERVER).receive(memoryview(data).cast("B"))
+    (run,), used = Connection(Role.SERVER).receive(data.data.cast("B"))
     assert used == count * 48
     assert isinstance(run, InferRun)
     assert run[:4] == (count, 4, 2, b"")
@@ -140,15 +141,15 @@ def test_a_run_ends_where_another_flag_differs(flag: int) -> None:
     flags = np.full(12, END, np.uint16)
     flags[8:] |= int(flag)
     data = request_columns(1, np.arange(1, 13, dtype=np.uint64), 0, flags, np.zeros((12, 8), np.uint8))
-    events, _ = Connection(Role.SERVER, vector_from=4).receive(memoryview(data).cast("B"))
-    assert [event.count for event in events] == [8, 4]  # type: ignore[union-attr]
+    events, _ = Connection(Role.SERVER, vector_from=4).receive(data.data.cast("B"))
+    assert [event.count for event in events] == [8, 4]
 
 
 def test_a_run_ends_before_id_0() -> None:
     rids = np.arange(1, 13, dtype=np.uint64)
     rids[6] = 0
     data = request_columns(1, rids, 0, END, np.zeros((12, 8), np.uint8))
-    events, _ = Connection(Role.SERVER, vector_from=4).receive(memoryview(data).cast("B"))
+    events, _ = Connection(Role.SERVER, vector_from=4).receive(data.data.cast("B"))
     assert [type(event).__name__ for event in events] == ["InferRun", "FrameError", "InferRun"]
 
 
@@ -158,7 +159,7 @@ def test_frames_without_body_never_form_a_run() -> None:
     assert [type(event) for event in events] == [Result] * 8
 
 
-def columns_equal_single_frames(block: "np.ndarray[object, object]", make: Callable[[int], bytes]) -> None:
+def columns_equal_single_frames(block: npt.NDArray[np.uint8], make: Callable[[int], bytes]) -> None:
     assert block.flags.c_contiguous
     assert block.tobytes() == b"".join(make(index) for index in range(len(block)))
 
@@ -201,7 +202,7 @@ def test_result_columns_are_what_single_frames_would_be() -> None:
             )
         ),
     )
-    (run,), _ = Connection(Role.CLIENT, vector_from=2).receive(memoryview(block).cast("B"))
+    (run,), _ = Connection(Role.CLIENT, vector_from=2).receive(block.data.cast("B"))
     assert isinstance(run, ResultRun)
     assert (run.count, run.rows, run.meta) == (2, 1, b"")
     assert run.server_us.tolist() == [10, 20]
@@ -215,7 +216,7 @@ def test_result_columns_are_what_single_frames_would_be() -> None:
 def test_error_columns(code: ErrorCode, retry_after_us: int | None, wanted: int | None) -> None:
     block = error_columns(np.array([3, 4], np.uint64), code, retry_after_us)
     assert block.shape == (2, HEADER_NBYTES)
-    events, _ = Connection(Role.CLIENT).receive(memoryview(block).cast("B"))
+    events, _ = Connection(Role.CLIENT).receive(block.data.cast("B"))
     assert events == [Error(rid, 1, code, code.retryable, wanted, "") for rid in (3, 4)]
 
 

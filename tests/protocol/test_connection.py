@@ -97,7 +97,7 @@ def test_max_frames_stops_a_receive_and_more_says_so() -> None:
     data = memoryview(b"".join(infer(rid) for rid in range(1, 21)))
     connection = Connection(Role.SERVER, vector_from=4)
     events, used = connection.receive(data, max_frames=6)
-    assert [event.count for event in events] == [6]  # type: ignore[union-attr]
+    assert [event.count for event in events] == [6]
     assert connection.more
     events, used_again = connection.receive(data[used:], max_frames=14)
     assert used + used_again == len(data)

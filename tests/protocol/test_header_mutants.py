@@ -1,14 +1,20 @@
 """Every single-byte mutant of a valid INFER header (32 bytes x 256 values) has a defined outcome."""
 
+import json
 from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
-from tests.protocol.frames import Driver
+import pytest
+
+from tests.protocol.frames import Driver, events_of
 from trioserve_protocol import (
     HEADER_NBYTES,
     Connection,
     DType,
     ErrorCode,
     FatalError,
+    Feature,
     Flag,
     FrameError,
     FrameType,
@@ -124,3 +130,42 @@ def test_rid_0_is_refused() -> None:
     data = bytearray(FRAME)
     data[8:16] = bytes(8)
     assert outcome(bytes(data)) == "refused INVALID_META"
+
+
+VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
+EVERY = Feature.PARTS | Feature.STREAM | Feature.SHM | Feature.SEQ | Feature.COMPRESS
+
+
+def one_frame_of_each_type() -> dict[tuple[Role, FrameType], bytes]:
+    """Return a valid frame of each type for each role that receives it, from the vectors."""
+    found: dict[tuple[Role, FrameType], bytes] = {}
+    for name in ("requests", "control", "replies"):
+        vectors: list[dict[str, Any]] = json.loads((VECTORS / f"{name}.json").read_text("utf-8"))
+        for vector in vectors:
+            data, role = bytes.fromhex(vector["bytes"]), Role(vector["role"])
+            while len(data) >= HEADER_NBYTES and not data[3] & 0x80:
+                nbytes = HEADER_NBYTES + int.from_bytes(data[4:8], "little")
+                found.setdefault((role, FrameType(data[3])), data[:nbytes])
+                data = data[nbytes:]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("role", "kind"), one_frame_of_each_type())
+def test_every_mutant_of_every_type_gives_events_and_the_connection_goes_on(
+    role: Role, kind: FrameType
+) -> None:
+    data = one_frame_of_each_type()[role, kind]
+    for offset in range(HEADER_NBYTES):
+        mutant = bytearray(data)
+        for value in range(256):
+            mutant[offset] = value
+            events = events_of([bytes(mutant) + ping_frame(99)], role, features=EVERY)
+            if not events or isinstance(events[-1], FatalError):
+                continue  # it waits for more bytes, or nothing after it can be trusted
+            if offset not in FIELDS["body"]:
+                assert events[-1] == Ping(99, b""), f"byte {offset} = {value}"
+
+
+def test_the_mutated_frames_are_of_every_type() -> None:
+    assert {kind for _, kind in one_frame_of_each_type()} == set(FrameType)

@@ -1,4 +1,5 @@
 import zlib
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ SMALL = Limits(
 )
 
 
-def begin(payload_nbytes: int = 1024, *, meta: bytes = b"", **fields: object) -> tuple[Connection, bytes]:
+def begin(payload_nbytes: int = 1024, *, meta: bytes = b"", **fields: Any) -> tuple[Connection, bytes]:
     return Connection(Role.SERVER, large_nbytes=64), infer(payload=bytes(payload_nbytes), meta=meta, **fields)
 
 
@@ -81,6 +82,27 @@ def test_a_discarded_body_is_skipped() -> None:
     assert events == [Ping(2, b"")]
     assert used + used_again == len(data) + 32
     assert connection.wanted(0) > 1024
+
+
+def test_an_accepted_body_can_still_be_discarded() -> None:
+    connection, data = begin()
+    connection.receive(memoryview(data[:50]))
+    connection.accept_body()
+    connection.body_received(18)
+    connection.discard_body()
+    events, used = connection.receive(memoryview(data[50:] + ping_frame(2)))
+    assert events == [Ping(2, b"")]
+    assert used == len(data) - 50 + 32
+
+
+def test_more_does_not_outlive_the_bytes_that_it_spoke_of() -> None:
+    connection, data = begin()
+    connection.receive(memoryview(data[:50]), max_frames=1)
+    assert connection.more
+    connection.accept_body()
+    connection.body_received(1024)
+    assert connection.receive(memoryview(b"TS")) == ([], 0)
+    assert not connection.more
 
 
 def test_decisions_need_a_begin_event() -> None:

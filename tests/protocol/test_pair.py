@@ -109,7 +109,7 @@ ANSWERS: dict[type, Callable[[Any], bytes]] = {
 }
 
 # What a client sends, what the server's machine makes of it, what the client's machine makes of the answer.
-EXCHANGES = [
+EXCHANGES: list[tuple[bytes, Any, list[Any]]] = [
     (
         data_frame(
             FrameType.HELLO,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import deque
@@ -68,7 +69,9 @@ async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
     """
     command = [sys.executable, "-m", "trioserve.cli", "serve", "--models", str(models)]
     command += ["--port", "0", "--log-format", "json"]
-    process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
+    # Imports must find there what they find here, however this process came by its path.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    process = await trio.lowlevel.open_process(command, env=env, stderr=subprocess.PIPE)
     if process.stderr is None:
         raise AssertionError("a process without the pipe that was asked for: this is a bug")
     log = ServerLog()

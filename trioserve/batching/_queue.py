@@ -8,6 +8,7 @@ and may be leased again: an entry never outlives its slot.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 
 Range = tuple[int, int]
 """First slot and number of slots."""
+
+MAX_RANGES: Final = 1_000
+"""Most ranges of one batch: what its descriptor can name."""
 
 
 class ArrivalQueue:
@@ -53,7 +57,7 @@ class ArrivalQueue:
             row_counts: per slot, the rows of the request that starts there; a request is not divided.
         """
         taken: list[Range] = []
-        for first, count in self._ranges:
+        for first, count in islice(self._ranges, MAX_RANGES):
             if count > limit:
                 count = _whole_requests(first, limit, row_counts)
                 if count:
@@ -140,7 +144,7 @@ class LengthQueue:
         del row_counts
         taken: list[Range] = []
         rows = longest = total = 0
-        for first, waiting in self._oldest_bucket().items():
+        for first, waiting in islice(self._oldest_bucket().items(), MAX_RANGES):
             rows += waiting.count
             longest, total = max(longest, waiting.longest), total + waiting.total
             cost = longest * rows if self._padded else total

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from trioserve.cli import COMMANDS
 from trioserve.cli._table import nbytes_text, table
 from trioserve.cli.check import signature_text
+from trioserve.client.sync import connect
 from trioserve.config import ConfigError, ModelConfig, load_repository
+from trioserve.errors import TrioserveError
+
+TIMEOUT_S = 5.0
+"""Longest that a server may take to answer, in seconds."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describes the arguments."""
     parser = subparsers.add_parser("models", help=COMMANDS["models"], description=__doc__)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("path", nargs="?", metavar="PATH", help="a model repository")
-    source.add_argument("--url", help="a running server, tcp://HOST:PORT or unix:///PATH")
+    parser.add_argument(
+        "source",
+        metavar="PATH|URL",
+        help="a model repository, or a running server: tcp://HOST:PORT, unix:///PATH",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table; 1 if the repository has problems or the server cannot be asked."""
     try:
-        print(_repository(load_repository(args.path)))
-    except ConfigError as error:
+        print(_server(args.source) if "://" in args.source else _repository(args.source))
+    except (ConfigError, TrioserveError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def _repository(models: list[ModelConfig]) -> str:
+def _repository(path: str) -> str:
     header = ("model", "version", "backend", "signature", "rows", "tokens", "layout", "file")
-    return table(header, [_row(config) for config in models])
+    return table(header, [_row(config) for config in load_repository(path)])
 
 
 def _row(config: ModelConfig) -> tuple[object, ...]:
@@ -40,3 +48,21 @@ def _row(config: ModelConfig) -> tuple[object, ...]:
     layout, tokens = (batching.layout, batching.max_tokens or "") if config.tokenizer else ("", "")
     signature = signature_text(config)
     return (config.name, config.version, config.backend, signature, batching.max_rows, tokens, layout, file)
+
+
+def _server(url: str) -> str:
+    with connect(url, timeout_s=TIMEOUT_S) as client:
+        models = client.models()
+    header = ("model", "version", "state", "signature", "rows")
+    return table(header, [_served_row(model) for model in models])
+
+
+def _served_row(model: dict[str, Any]) -> tuple[object, ...]:
+    """A row of what a server says of a model; see ADMIN in the protocol's specification."""
+    state = "ready" if model["ready"] else "not ready"
+    signature = f"{_tensors(model['inputs'])} -> {_tensors(model['outputs'])}"
+    return (model["name"], model["version"], state, signature, model["max_rows"])
+
+
+def _tensors(tensors: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{tensor['name']} {tensor['dtype']}{tensor['dims']}" for tensor in tensors)

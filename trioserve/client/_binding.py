@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trioserve.errors import ResourceExhausted
 from trioserve_protocol import Signature, Tag, bind_frame, encode_version, tlv
 
 from ._calls import DataCall, ModelKey
@@ -54,19 +53,17 @@ class Bindings:
         """Return the binding of a model, if there is one."""
         return self._by_key.get(key)
 
-    def add(self, key: ModelKey) -> Binding:
-        """Give a model that is not bound a handle.
-
-        Raises:
-            ResourceExhausted: every handle waits for its BOUND.
-        """
+    def add(self, key: ModelKey) -> Binding | None:
+        """Give a model that is not bound a handle; None while every handle waits for its BOUND."""
         if not self._free and self._highest >= self.max_binds:
             self._forget_oldest()
         if self._free:
             handle = self._free.pop()
-        else:
+        elif self._highest < self.max_binds:
             self._highest += 1
             handle = self._highest
+        else:
+            return None
         binding = self._by_key[key] = Binding(key, handle)
         return binding
 
@@ -89,4 +86,3 @@ class Bindings:
             if binding.signature is not None:
                 self.remove(binding)
                 return
-        raise ResourceExhausted(f"all {self.max_binds} model handles of the connection wait for the server")

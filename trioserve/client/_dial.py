@@ -58,7 +58,7 @@ def dial(endpoints: Iterable[Endpoint]) -> Generator[socket.socket, None, socket
     for endpoint in endpoints:
         sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
         try:
-            sock.setblocking(False)  # noqa: FBT003  the standard library's signature
+            sock.setblocking(False)
             if endpoint.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = sock.connect_ex(endpoint.sockaddr)

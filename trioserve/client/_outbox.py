@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from trioserve.errors import TrioserveError
-from trioserve_protocol import DEFAULT_LIMITS, Buffer, Signature, cancel_frame, timeout_us
+from trioserve_protocol import DEFAULT_LIMITS, HEADER_NBYTES, Buffer, Signature, cancel_frame, timeout_us
 
 from ._binding import Binding, Bindings
 from ._calls import ControlCall, DataCall, ModelKey
@@ -47,6 +47,7 @@ class Outbox:
         self.control_frames: list[Buffer] = []
         self.max_frame_nbytes = DEFAULT_LIMITS.max_frame_nbytes
         self._signatures = signatures
+        self._stopped: TrioserveError | None = None
         self._queue: deque[DataCall] = deque()
         self._next_rid = 1
 
@@ -64,9 +65,19 @@ class Outbox:
 
     def submit(self, call: DataCall) -> None:
         """Put a call in the queue, or with those that wait for its model; what is wrong with it ends it at once."""
+        if self._prepare(call):
+            self._queue.append(call)
+
+    def _prepare(self, call: DataCall) -> bool:
+        """Make a call fit for the queue; returns whether it belongs there."""
+        if self._stopped is not None:
+            call.fail_unsent(copy_of(self._stopped))
+            return False
+        call.ready = False
+        binding = call.binding = self.bindings.get(call.key) or self._bind(call.key)
+        if binding is None:
+            return True  # Every handle waits for the server. So does the call, in its place.
         try:
-            binding = self.bindings.get(call.key) or self._bind(call.key)
-            call.binding = binding
             if binding.signature is not None:
                 call.bound(binding.signature)
             else:
@@ -74,9 +85,7 @@ class Outbox:
                 binding.waiting.append(call)
         except TrioserveError as error:
             call.fail_unsent(error)
-            return
-        if call.ready and call.unsent:
-            self._queue.append(call)
+        return call.ready and call.unsent
 
     def confirmed(self, binding: Binding, signature: Signature) -> None:
         """Take the signature of a binding: calls that waited for it go on, those that guessed it wrong go again."""
@@ -92,7 +101,7 @@ class Outbox:
                 self.fail(call, error)
                 continue
             if call.unsent and not queued:
-                self._queue.append(call)
+                self._send_again(call)
 
     def refused(self, binding: Binding, error: TrioserveError) -> None:
         """Take the failure of a BIND: it is that of all calls that waited for it."""
@@ -108,8 +117,15 @@ class Outbox:
         call.flights.clear()
         call.fail(error)
 
-    def fail_unsent(self, error: TrioserveError) -> None:
-        """Give all that was not sent an error."""
+    def _send_again(self, call: DataCall) -> None:
+        if self._stopped is None:
+            self._queue.append(call)
+        else:
+            call.fail_unsent(copy_of(self._stopped))
+
+    def stop(self, error: TrioserveError) -> None:
+        """Send no more requests: what was not sent gets an error, now and later."""
+        self._stopped = error
         calls = [*self._queue, *self.bindings.clear()]
         self._queue.clear()
         for call in calls:
@@ -138,32 +154,34 @@ class Outbox:
         nbytes = 0
         while self._queue and nbytes < _TAKE_NBYTES and len(buffers) < _TAKE_BUFFERS:
             call = self._queue[0]
-            if call.done or not call.unsent:
-                self._queue.popleft()
-            elif call.binding is not self.bindings.get(call.key):
-                self._queue.popleft()
-                self.submit(call)
+            if not call.done and (call.binding is None or call.binding is not self.bindings.get(call.key)):
+                if not self._prepare(call):
+                    self._queue.popleft()
+                elif call.binding is None:
+                    break
                 # After what was taken before: a BIND changes what its handle stands for.
                 buffers += self.control_frames
                 self.control_frames = []
-            else:
-                taken = self._take_frame(call, buffers, now_s)
-                if not taken:
-                    break
-                nbytes += taken
+                continue
+            taken = 0 if call.done else self._take_frame(call, buffers, now_s)
+            if call.done or not call.unsent:
+                self._queue.popleft()
+            elif not taken:
+                break
+            nbytes += taken
         return buffers
 
     def _take_frame(self, call: DataCall, buffers: list[Buffer], now_s: float) -> int:
-        """Append the call's next frame; returns its size, or 0 while there is no credit for it."""
+        """Append the call's next frame; returns its size, or 0 if there is no credit or the call has failed."""
         left_us = timeout_us((call.deadline_s - now_s) * 1e9)
         if left_us is None:
             call.expire()
-            return 1
+            return 0
         try:
             piece = call.next_piece(self.flights.credit, self.max_frame_nbytes)
         except TrioserveError as error:
             call.fail_unsent(error)
-            return 1
+            return 0
         if piece is None:
             return 0
         binding = self.bindings.get(call.key)
@@ -173,9 +191,10 @@ class Outbox:
         self._next_rid += piece.requests
         call.sent(self.flights.add(call, rid, piece), now_s)
         buffers += piece.frame(rid, binding.handle, call.flags, left_us)
-        return piece.nbytes + 1
+        return HEADER_NBYTES + piece.nbytes
 
-    def _bind(self, key: ModelKey) -> Binding:
+    def _bind(self, key: ModelKey) -> Binding | None:
         binding = self.bindings.add(key)
-        self.ask(BindCall(binding), binding.frame)
+        if binding is not None:
+            self.ask(BindCall(binding), binding.frame)
         return binding

@@ -103,10 +103,7 @@ class Session:
 
     def submit(self, call: DataCall) -> None:
         """Make a call; its frames go out by `take`. What is wrong with it at once ends it at once."""
-        if self.usable:
-            self._out.submit(call)
-        else:
-            call.fail_unsent(NotSent("the connection takes no more requests"))
+        self._out.submit(call)
 
     def ping(self, call: ControlCall) -> None:
         """Ask for a PONG."""
@@ -178,7 +175,7 @@ class Session:
         self.ended = error
         self.body = self._body_flight = None
         self._out.control_frames.clear()
-        self._out.fail_unsent(NotSent(error.message) if error.retryable else error)
+        self._out.stop(NotSent(error.message) if error.retryable else error)
         for flight in self._out.flights:
             self._lose(flight, error)
         controls, self._out.controls = self._out.controls, {}
@@ -198,9 +195,10 @@ class Session:
 
     def _finish(self, flight: Flight, count: int, reply: Reply, payload: memoryview | Body) -> None:
         call = flight.call
-        self._out.flights.end(flight, count)
         if call is not None and not call.done:
+            # Before the frame is let go: if the result does not fit, the call is among those that are lost.
             call.result(reply, payload, self._now_s)
+        self._out.flights.end(flight, count)
 
     def _lose(self, flight: Flight, error: TrioserveError) -> None:
         call, flight.call = flight.call, None
@@ -323,7 +321,7 @@ class Session:
     def _on_goaway(self, event: GoAway) -> None:
         self.draining = True
         error = NotSent(event.message)
-        self._out.fail_unsent(error)
+        self._out.stop(error)
         for flight in self._out.flights:
             if flight.order >= event.taken:
                 self._lose(flight, error)

@@ -31,6 +31,8 @@ def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) ->
     total = request.rows
     if len(request.payload) != lane.signature.input_nbytes(total):
         return 0, ErrorCode.INVALID_SIZE
+    if not session.takes_result(lane, 1):
+        return 0, ErrorCode.OUT_OF_RANGE
     if lane.closed_code:
         return 0, lane.closed_code
     body_nbytes = len(request.payload) // total

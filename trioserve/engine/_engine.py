@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
-from trioserve_protocol import ErrorCode, Limits, Signature
+from trioserve_protocol import DEFAULT_LIMITS, ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import NEVER_NS, Lane
@@ -101,7 +101,9 @@ class Engine:
         """Registers a connection."""
         limits = self.config.limits
         index = self._free_sessions.pop() if self._free_sessions else len(self.sessions)
-        session = Session(index, sink, limits.credit_requests, limits.credit_nbytes)
+        session = Session(
+            index, sink, limits.credit_requests, limits.credit_nbytes, DEFAULT_LIMITS.max_frame_nbytes
+        )
         if index == len(self.sessions):
             self.sessions.append(session)
         else:

@@ -17,7 +17,6 @@ from trioserve_protocol import (
     Infer,
     InferMany,
     RemoteProtocolError,
-    Tag,
     check_request,
     error_columns,
     error_frame,
@@ -97,6 +96,29 @@ class Intake:
             retry_us = self._engine.retry_after_us(lane) if code.retryable else None
             session.sink.write_soon(error_columns(rids[done:], code, retry_us).tobytes())
 
+    def admit_across(self, lane: Lane, sessions: list[Session], run: InferRun, now_ns: int) -> None:
+        """Takes one plain request off each of several connections that have nothing in flight.
+
+        Args:
+            lane: the model of all of them.
+            sessions: the connections, in the order of the run; their credit is at least one request, and each id is
+                higher than any its connection has used.
+            run: the requests; its payload is read here and not kept.
+            now_ns: when the turn began that read it.
+        """
+        for session, rid in zip(sessions, run.rids.tolist(), strict=True):
+            session.taken += 1
+            session.last_rid = rid
+        lane.stats.received += run.count
+        indices = np.array([session.index for session in sessions], np.uint32)
+        done, code = lane.admit_columns(indices, run, run.count, now_ns)
+        body_nbytes = lane.body_nbytes
+        for session in sessions[:done]:
+            session.inflight += 1
+            session.inflight_nbytes += body_nbytes
+        for session, rid in zip(sessions[done:], run.rids[done:].tolist(), strict=True):
+            self._refuse(session, lane, rid, 1, code)
+
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
         rid, total = request.rid, request.rows
@@ -169,8 +191,7 @@ class Intake:
         try:
             lane = self._resolve(session, request, payload_nbytes)
         except (TrioserveError, RemoteProtocolError) as error:
-            session.taken += count
-            session.sink.write_soon(error_frame(request.rid, error.code, error.message, count=count))
+            self.refuse_frame(session, request.rid, count, error.code, error.message, count)
             return None
         if request.meta:
             if len(session.named) >= MAX_NAMED:
@@ -200,11 +221,49 @@ class Intake:
         )
         if fault is not None:
             raise fault
-        if meta.outputs:
-            raise RemoteProtocolError(ErrorCode.UNKNOWN_TLV, f"TLV {Tag.OUTPUTS.name} is not implemented")
+        self.check_takes_result(session, lane)
         return lane
 
+    def check_takes_result(self, session: Session, lane: Lane) -> None:
+        """Makes sure that the client takes at least a result of one row, before any request relies on it.
+
+        Raises:
+            RemoteProtocolError: it said in HELLO that it takes less.
+        """
+        if not session.takes_result(lane, 1):
+            most, needed = session.max_body_nbytes, lane.signature.output_nbytes(1)
+            message = f"max_frame: expected at least the {needed} bytes of a result, the client takes {most}"
+            raise RemoteProtocolError(ErrorCode.OUT_OF_RANGE, message)
+
     # ---------------------------------------------------------------- ids and refusals
+
+    def refuse_frame(
+        self, session: Session, rid: int, count: int, code: ErrorCode, message: str, requests: int
+    ) -> None:
+        """Answers a frame that never got as far as a model.
+
+        Args:
+            session: where it came from.
+            rid: its id, the first of an INFER_MANY.
+            count: ids that the refusal ends.
+            code: why.
+            message: what was expected and what was given.
+            requests: what it counts for in GOAWAY; 0 for a control frame.
+        """
+        session.taken += requests
+        if requests and self._live_id(session, rid, count) is not None:
+            rid, count = 0, 1  # the id belongs to a live request, which this must not end
+        session.sink.write_soon(error_frame(rid, code, message, count=count))
+
+    def _live_id(self, session: Session, rid: int, count: int) -> int | None:
+        """The first of some ids that is in flight."""
+        if not session.inflight:
+            return None
+        for lane in self._engine.lanes:
+            found = lane.slots.find(session.index, rid, count)
+            if len(found):
+                return lane.slots.rid[int(found[0])]
+        return None
 
     def _take_ids(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
         """Counts requests as taken; False if an id is in flight, which refuses the whole frame."""
@@ -222,13 +281,12 @@ class Intake:
         """Whether one of the ids is in flight. The refusal names it in the text and has id 0, so that it does not
         end the live request.
         """
-        for other in self._engine.lanes:
-            if session.inflight and len(found := other.slots.find(session.index, rid, count)):
-                lane.stats.count_refusal(ErrorCode.RID_IN_FLIGHT, count)
-                message = f"id {other.slots.rid[int(found[0])]} is in flight"
-                session.sink.write_soon(error_frame(0, ErrorCode.RID_IN_FLIGHT, message))
-                return True
-        return False
+        live = self._live_id(session, rid, count)
+        if live is None:
+            return False
+        lane.stats.count_refusal(ErrorCode.RID_IN_FLIGHT, count)
+        session.sink.write_soon(error_frame(0, ErrorCode.RID_IN_FLIGHT, f"id {live} is in flight"))
+        return True
 
     def _refuse(
         self, session: Session, lane: Lane, rid: int, count: int, code: ErrorCode, message: str = ""

@@ -13,7 +13,7 @@ import numpy as np
 
 from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, ServiceModel, WorkConserving
 from trioserve.memory import FULL, SlotTable
-from trioserve_protocol import ErrorCode, Flag, pad8
+from trioserve_protocol import HEADER_NBYTES, ErrorCode, Flag, pad8
 
 from ._stats import LaneStats
 
@@ -75,6 +75,8 @@ class Lane:
         ]
         self.body_nbytes: Final = signature.input_nbytes(1)
         """Payload of a one-row request, padding included; meaningless for text."""
+        self.plain_frame_nbytes = HEADER_NBYTES + self.body_nbytes
+        """Length of the frame of a plain request; 0 if they have no one length."""
         self.next_deadline_ns = NEVER_NS
         """No unanswered request has an earlier deadline; may be too early, never too late."""
         self.wake_ns = NEVER_NS
@@ -108,7 +110,7 @@ class Lane:
             return self.admit_rows(session, request, now_ns)
         if len(payload) != body_nbytes:
             return ErrorCode.INVALID_SIZE
-        if session.inflight and (
+        if (session.inflight or session.ghosts) and (
             session.inflight + session.ghosts >= session.max_inflight
             or session.inflight_nbytes + body_nbytes > session.max_inflight_nbytes
         ):
@@ -153,27 +155,43 @@ class Lane:
         if run.payload.shape[1] != body_nbytes:
             return 0, ErrorCode.INVALID_SIZE
         allowed = min(run.count, session.credit(body_nbytes))
-        code = ErrorCode.CREDIT_EXCEEDED
+        done, code = self.admit_columns(session.index, run, allowed, now_ns)
+        session.inflight += done
+        session.inflight_nbytes += done * body_nbytes
+        if done == allowed < run.count:
+            code = ErrorCode.CREDIT_EXCEEDED
+        return done, code
+
+    def admit_columns(
+        self, sessions: int | NDArray[np.uint32], run: InferRun, allowed: int, now_ns: int
+    ) -> tuple[int, ErrorCode]:
+        """Admits the front of a run, as far as permits and slots go; sizes, ids and credit have been checked.
+
+        Args:
+            sessions: index of the session, or u32[run.count] of each request's. Their accounts are the caller's.
+            run: plain requests.
+            allowed: how many of them the credit admits.
+            now_ns: when the turn began that read it.
+
+        Returns:
+            How many were admitted, and why the others of `allowed` were not.
+        """
+        body_nbytes = self.body_nbytes
         if self.closed_code:
             return 0, self.closed_code
         admitted = self.gate.admit_run(allowed, body_nbytes)
-        if admitted < allowed:
-            code = ErrorCode.SHED
         deadlines_ns, earliest_ns = self._deadlines_of(run, now_ns)
         done = 0
         while done < admitted:
             first, count = self.slots.lease_run(admitted - done)
             if not count:
                 self.gate.release(admitted - done, (admitted - done) * body_nbytes)
-                code = ErrorCode.SHED
                 break
-            self._fill_run(session, run, done, first, count, deadlines_ns, now_ns)
+            self._fill_run(sessions, run, done, first, count, deadlines_ns, now_ns)
             done += count
         if done:
             self.next_deadline_ns = min(self.next_deadline_ns, earliest_ns)
-            session.inflight += done
-            session.inflight_nbytes += done * body_nbytes
-        return done, OK if done == run.count else code
+        return done, OK if done == allowed else ErrorCode.SHED
 
     def _deadlines_of(self, run: InferRun, now_ns: int) -> tuple[int | NDArray[np.int64], int]:
         """Deadlines of a run, one number where all are the same, and the earliest of them."""
@@ -188,7 +206,7 @@ class Lane:
 
     def _fill_run(
         self,
-        session: Session,
+        sessions: int | NDArray[np.uint32],
         run: InferRun,
         done: int,
         first: int,
@@ -204,7 +222,7 @@ class Lane:
             rows[first:end] = run.payload[done:upto, offset : offset + nbytes]
             offset += pad8(nbytes)
         slots.rids[first:end] = run.rids[done:upto]
-        slots.sessions[first:end] = session.index
+        slots.sessions[first:end] = sessions if isinstance(sessions, int) else sessions[done:upto]
         slots.deadlines_ns[first:end] = (
             deadlines_ns if isinstance(deadlines_ns, int) else deadlines_ns[done:upto]
         )
@@ -241,6 +259,8 @@ class Lane:
         """
         if rows > self.max_rows and requests == 1:
             return ErrorCode.TOO_MANY_ROWS
+        if not session.takes_result(self, rows if requests == 1 else 1):
+            return ErrorCode.OUT_OF_RANGE
         idle = not session.inflight and not session.ghosts
         if not idle and session.credit(-(-body_nbytes // requests)) < requests:
             return ErrorCode.CREDIT_EXCEEDED

@@ -37,6 +37,7 @@ class Session:
         sink: where its replies go.
         max_inflight: credit in requests.
         max_inflight_nbytes: credit in body bytes.
+        max_body_nbytes: largest body that it takes.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Session:
         "inflight_nbytes",
         "lanes",
         "last_rid",
+        "max_body_nbytes",
         "max_inflight",
         "max_inflight_nbytes",
         "named",
@@ -55,11 +57,14 @@ class Session:
         "tenants",
     )
 
-    def __init__(self, index: int, sink: ReplySink, max_inflight: int, max_inflight_nbytes: int) -> None:
+    def __init__(
+        self, index: int, sink: ReplySink, max_inflight: int, max_inflight_nbytes: int, max_body_nbytes: int
+    ) -> None:
         self.index = index
         self.sink = sink
         self.max_inflight = max_inflight
         self.max_inflight_nbytes = max_inflight_nbytes
+        self.max_body_nbytes = max_body_nbytes
         self.lanes: dict[int, Lane] = {}
         """Bound handles."""
         self.named: dict[tuple[int, int, int, bytes], Lane] = {}
@@ -88,6 +93,10 @@ class Session:
         if body_nbytes:
             requests = min(requests, (self.max_inflight_nbytes - self.inflight_nbytes) // body_nbytes)
         return max(0, requests)
+
+    def takes_result(self, lane: Lane, rows: int) -> bool:
+        """Whether a result of `rows` rows is no larger than the client takes."""
+        return lane.signature.output_nbytes(rows) <= self.max_body_nbytes
 
     def bind(self, handle: int, lane: Lane, tenant: str | None) -> None:
         """Gives a model a handle, for later frames; an earlier meaning of it ends."""

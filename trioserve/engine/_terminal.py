@@ -208,6 +208,7 @@ class Terminal:
         """How many adjacent requests of one INFER_MANY, from `position` on, one RESULT_MANY may answer."""
         slots = lane.slots
         slot = live[position]
+        session = self._sessions[slots.session[slot]]
         if not slots.flags[slot] & MANY or slots.flags[slot] & SPECIAL:
             return 1
         span = 1
@@ -217,6 +218,7 @@ class Terminal:
             and slots.frame[slot + span] == slots.frame[slot]
             and slots.rid[slot + span] == slots.rid[slot] + span
             and slot + span not in failures
+            and session.takes_result(lane, span + 1)
         ):
             span += 1
         return span

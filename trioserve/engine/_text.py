@@ -55,6 +55,7 @@ class TextLane(Lane):
         """Tokens of each row."""
         super().__init__(config, signature, slab, gate, clock)
         nbytes, block = text_region_nbytes(config)
+        self.plain_frame_nbytes = 0
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         self.text_nbytes: NDArray[np.uint32] = np.zeros(slots, np.uint32)

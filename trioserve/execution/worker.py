@@ -105,7 +105,7 @@ def _own_socket(fd: int) -> socket.socket:
 
     One that did would hold the stream open after this process has died.
     """
-    os.set_inheritable(fd, False)  # noqa: FBT003  the standard library's signature
+    os.set_inheritable(fd, False)
     return socket.socket(fileno=fd)
 
 

@@ -80,7 +80,7 @@ class Arena:
         """
         try:
             _check(fd, nbytes)
-            os.set_inheritable(fd, False)  # noqa: FBT003  the standard library's signature
+            os.set_inheritable(fd, False)
             return cls(fd, nbytes)
         except BaseException:
             os.close(fd)

@@ -21,6 +21,7 @@ they are back at their defaults when its slots are free.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -77,6 +78,9 @@ class SlotTable:
         self.bodies_nbytes[:] = plain_body_nbytes
         self.special = bytearray(slots // block_rows)
         """Per block: whether it has held a request that is not plain since it was free."""
+        self.on_block_free: Callable[[int, int], None] | None = None
+        """Told (first slot, rows) when a block holds nothing any more; tests overwrite its memory, so that a row that is
+        read before it is written shows."""
         self._leased = [0] * (slots // block_rows)
         self._free = list(range(slots // block_rows - 1, -1, -1))
         self._open = FULL
@@ -222,7 +226,10 @@ class SlotTable:
         if leased:
             if leased < 0:
                 raise AssertionError(f"slot {first} was freed twice: this is a bug")
-        elif block == self._open:
+            return
+        if self.on_block_free is not None:
+            self.on_block_free(block * self.block_rows, self.block_rows)
+        if block == self._open:
             self._fill = block * self.block_rows
         else:
             self._free.append(block)

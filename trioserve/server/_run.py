@@ -68,7 +68,7 @@ def serve_forever(config: ServerConfig, models: Sequence[Model | ModelConfig]) -
     try:
         trio.run(_serve_with_signals, server)
     except (OSError, LoadError, WorkerStartError) as error:
-        log.error("server_failed", reason=str(error))
+        log.error("server_failed", reason=str(error))  # noqa: TRY400  the reason is for the operator, not for us
         return 1
     return 0
 

@@ -71,7 +71,7 @@ class Server:
         """Whether the server has been told to stop."""
         return self._draining.is_set()
 
-    async def serve(
+    async def serve(  # noqa: ASYNC128 - `_serve_connections` reports the start
         self, *, task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves until `drain` is called and everything accepted is answered, or `config.grace_s` is over.
@@ -94,7 +94,12 @@ class Server:
             for model, slab in zip(self.models, memory.slabs, strict=True):
                 engine.add_model(model, signature_of(model), slab)
             group = ConnectionGroup(
-                engine, Intake(engine), self.config, wire_limits, clock, secrets.randbits(64)
+                engine,
+                Intake(engine),
+                self.config,
+                wire_limits,
+                clock=clock,
+                server_id=secrets.randbits(64),
             )
             owned.callback(group.close)
             async with trio.open_nursery() as workers:

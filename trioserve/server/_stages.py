@@ -10,6 +10,7 @@ from trioserve.backends import LoadError
 from trioserve.batching import ServiceModel, WorkConserving
 from trioserve.engine import Executor
 from trioserve.execution import supervise_worker
+from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
     import trio
@@ -46,7 +47,9 @@ class StageKeeper:
             LoadError: a model of it could not be loaded; all of them are named.
         """
 
-        async def supervise(*, task_status: trio.TaskStatus[ReadyInfo]) -> None:
+        async def supervise(  # noqa: ASYNC128 - `supervise_worker` reports the start
+            *, task_status: trio.TaskStatus[ReadyInfo]
+        ) -> None:
             try:
                 await supervise_worker(
                     spec, on_ready=self._on_ready, on_lost=self._on_lost, task_status=task_status
@@ -66,6 +69,10 @@ class StageKeeper:
                 lane.service = ServiceModel(model.warmup_ns)
                 lane.policy = WorkConserving(int(lane.config.batching.window_ms * 1e6), info.hop_ns)
         stage.attach(link)
+        for lane, model in zip(stage.lanes, info.models, strict=True):
+            if model.error:
+                log.error("model_not_loaded", model=model.name, epoch=info.epoch, reason=model.error)
+                lane.closed_code = ErrorCode.UNAVAILABLE
         self._group.watch_stage(link.fileno(), stage.collect)
         self._group.settle()
 

@@ -20,6 +20,7 @@ from trioserve_protocol import (
     PeerLimits,
     Ping,
     Pong,
+    RemoteProtocolError,
     ServerId,
     Tag,
     Unbind,
@@ -34,7 +35,7 @@ from trioserve_protocol import (
 )
 
 if TYPE_CHECKING:
-    from trioserve.engine import Engine
+    from trioserve.engine import Engine, Intake
     from trioserve_protocol import Event, TensorSpec
 
     from ._peer import Peer
@@ -49,12 +50,16 @@ class Control:
 
     Args:
         engine: what they ask about.
+        intake: knows which requests a client can make.
         server_id: random number of this server process.
         connections: what is counted of connections, as JSON values.
     """
 
-    def __init__(self, engine: Engine, server_id: int, connections: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, engine: Engine, intake: Intake, server_id: int, connections: Callable[[], dict[str, Any]]
+    ) -> None:
         self._engine: Final = engine
+        self._intake: Final = intake
         self._connections: Final = connections
         self._server: Final = ServerId(server_id, 1, "trioserve")
         self._handlers: Final[dict[type, Callable[[Peer, Any], None]]] = {
@@ -89,14 +94,20 @@ class Control:
             peer.write_soon(error_frame(event.rid, ErrorCode.UNSUPPORTED_FEATURE, message))
             return
         agreed = (event.features.must | event.features.may) & int(SERVED_FEATURES)
+        session, limits = peer.session, self._engine.config.limits
         if event.tenant is not None:
-            peer.session.tenants[0] = event.tenant
-        limits = self._engine.config.limits
+            session.tenants[0] = event.tenant
+        if event.limits.max_frame_nbytes:
+            session.max_body_nbytes = event.limits.max_frame_nbytes
+        if event.limits.window_requests:
+            session.max_inflight = min(session.max_inflight, event.limits.window_requests)
+        if event.limits.window_kib:
+            session.max_inflight_nbytes = min(session.max_inflight_nbytes, event.limits.window_kib * KIB)
         welcome = PeerLimits(
             max_frame_nbytes=limits.max_frame_nbytes,
             max_meta_nbytes=limits.max_meta_nbytes,
-            window_requests=limits.credit_requests,
-            window_kib=limits.credit_nbytes // KIB,
+            window_requests=session.max_inflight,
+            window_kib=session.max_inflight_nbytes // KIB,
             max_tensors=limits.max_tensors,
             max_binds=limits.max_binds,
             max_bytes_elements=limits.max_bytes_elements,
@@ -117,14 +128,15 @@ class Control:
             message = f"binds: expected at most {limit}"
             peer.write_soon(error_frame(event.rid, ErrorCode.QUOTA_EXCEEDED, message))
             return
+        if event.params is not None:
+            message = f"{Tag.PARAMS.name}: expected none, models take no parameters"
+            peer.write_soon(error_frame(event.rid, ErrorCode.UNKNOWN_TLV, message))
+            return
         try:
             lane = self._engine.find(event.model, event.version)
-        except TrioserveError as error:
+            self._intake.check_takes_result(session, lane)
+        except (TrioserveError, RemoteProtocolError) as error:
             peer.write_soon(error_frame(event.rid, error.code, error.message))
-            return
-        if event.params is not None:
-            message = f"PARAMS: {event.model} takes none"
-            peer.write_soon(error_frame(event.rid, ErrorCode.UNKNOWN_TLV, message))
             return
         session.bind(event.handle, lane, event.tenant)
         peer.write_soon(bound_frame(event.rid, event.handle, lane.signature))

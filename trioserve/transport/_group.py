@@ -11,37 +11,31 @@ Closing is deferred to the end of the turn: a descriptor number may come back wi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 import trio
 
-from trioserve_protocol import Connection, ErrorCode, Role, error_frame, goaway_frame
+from trioserve_protocol import goaway_frame
 
-from ._control import Control
-from ._peer import NOBODY, Peer, Socket
-from ._poller import GONE, READABLE, WRITABLE, EpollPoller, Poller
-from ._reader import Reader
-from ._watch import Watch
+from ._connections import Connections
+from ._poller import READABLE, EpollPoller, Poller
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trioserve.config import ServerConfig
     from trioserve.engine import Engine, Intake
     from trioserve.request import Clock
     from trioserve_protocol import Limits
 
-log = structlog.get_logger(__name__)
+    from ._peer import Socket
 
 MAX_EVENTS: Final = 256
 SOON_NS: Final = 500_000
 SOON_S: Final = 0.001
-"""While a batch is expected back within `SOON_NS` the group waits for it in its own epoll set, at most this long:
-going to sleep and being woken through the loop would cost it 20 us more. Other tasks wait no longer than that."""
-
-MAX_TURNED_AWAY: Final = 64
-"""Connections past the limit that are kept until they have read why; more of them are closed at once."""
+"""While few requests are under way and their batch is expected back within `SOON_NS`, the group waits for it in its own
+epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
+that. Under load it would wake for every single arrival; going through the loop, it finds many."""
 
 
 class ConnectionGroup:
@@ -65,30 +59,31 @@ class ConnectionGroup:
         intake: Intake,
         config: ServerConfig,
         wire_limits: Limits,
+        *,
         clock: Clock,
         server_id: int,
         poller: Poller | None = None,
     ) -> None:
         self._engine: Final = engine
-        self._limits: Final = config.limits
-        self._wire_limits: Final = wire_limits
         self._clock: Final = clock
         self._poller: Final = poller or EpollPoller()
-        self._peers: Final[dict[int, Peer]] = {}
+        self._connections: Final = Connections(
+            engine,
+            intake,
+            config,
+            wire_limits,
+            clock=clock,
+            server_id=server_id,
+            poller=self._poller,
+            max_peers=MAX_EVENTS,
+        )
+        self._reader: Final = self._connections.reader
         self._stages: Final[dict[int, Callable[[int], None]]] = {}
-        self._dirty: list[Peer] = []
-        self._doomed: list[Peer] = []
         self._served: Final[set[int]] = set()
         """While turns end before everything is read: who had a turn, and stands behind the others in the next one."""
-        self._watch: Final = Watch(self, config.limits)
-        control = Control(engine, server_id, self.statistics)
-        self._reader: Final = Reader(self, engine, intake, control, self._watch, config, wire_limits)
         self._turn_ns: Final = config.limits.turn_us * 1000
-        self._quiet: trio.Event | None = None
-        self._turned_away: Final[set[int]] = set()
-        self._accepted = 0
-        self._refused = 0
-        self._endings: Final[Counter[str]] = Counter()
+        self._turn_units: Final = config.limits.turn_frames
+        self._turned: trio.Event | None = None
         self._closed = False
 
     # ---------------------------------------------------------------- from outside
@@ -96,22 +91,16 @@ class ConnectionGroup:
     @property
     def connections(self) -> int:
         """Open connections."""
-        return len(self._peers)
+        return len(self._connections.peers)
 
     @property
     def unsent_nbytes(self) -> int:
         """Reply bytes that wait for slow readers."""
-        return self._watch.backlog_nbytes
+        return self._connections.watch.backlog_nbytes
 
     def statistics(self) -> dict[str, Any]:
         """What is counted of connections, as JSON values."""
-        return {
-            "open": len(self._peers),
-            "accepted": self._accepted,
-            "turned_away": self._refused,
-            "unsent_nbytes": self._watch.backlog_nbytes,
-            "closed": dict(self._endings),
-        }
+        return self._connections.statistics()
 
     def add(self, sock: Socket) -> None:
         """Serves a connected, non-blocking socket from the next turn on. One too many is told so, and closed.
@@ -119,30 +108,8 @@ class ConnectionGroup:
         Raises:
             OSError: the kernel has no room for it; the socket is closed.
         """
-        excess = len(self._peers) - len(self._turned_away) >= self._limits.max_connections
-        if excess:
-            self._refused += 1
-            if len(self._turned_away) >= MAX_TURNED_AWAY:
-                sock.close()
-                return
-        try:
-            self._poller.register(sock.fileno(), READABLE)
-        except BaseException:
-            sock.close()
-            raise
-        peer = Peer(self, sock, Connection(Role.SERVER, self._wire_limits))
-        peer.mask = READABLE
-        peer.session = self._engine.open_session(peer)
-        self._reader.open(peer)
-        self._watch.opened(peer)
-        self._peers[peer.fd] = peer
-        if excess:
-            self._turned_away.add(peer.fd)
-            reply = error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS)
-            self.dismiss(peer, reply, "turned away", self._clock.now_ns())
+        if not self._connections.add(sock):
             self.settle()
-        else:
-            self._accepted += 1
 
     def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
         """Calls `collect(now_ns)` in every turn in which a worker's link is readable."""
@@ -157,7 +124,7 @@ class ConnectionGroup:
 
     def goaway(self, message: str) -> None:
         """Tells every client how many of its requests were taken; later ones are never executed."""
-        for peer in self._peers.values():
+        for peer in self._connections.peers.values():
             if not peer.lingers_until_ns:
                 peer.write_soon(goaway_frame(peer.session.taken, message))
         self.settle()
@@ -168,10 +135,7 @@ class ConnectionGroup:
         Each is gone when its client has closed its own side, or a second later: closing both at once, with unread
         bytes, would make the kernel take back what was written.
         """
-        now_ns = self._clock.now_ns()
-        for peer in self._peers.values():
-            if not peer.lingers_until_ns:
-                self.dismiss(peer, b"", "server stopped", now_ns)
+        self._connections.dismiss_all("server stopped", self._clock.now_ns())
         self.settle()
 
     def settle(self) -> None:
@@ -185,17 +149,18 @@ class ConnectionGroup:
 
     async def wait_quiet(self) -> None:
         """Returns when every request is answered and every reply has left."""
-        await self._wait_until(lambda: not self._engine.unanswered and not self._watch.backlog_nbytes)
+        await self._wait_until(lambda: not self._engine.unanswered and not self.unsent_nbytes)
 
     async def wait_empty(self) -> None:
         """Returns when no connection is left."""
-        await self._wait_until(lambda: not self._peers)
+        await self._wait_until(lambda: not self.connections)
 
     async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         self.settle()
         while not is_so():
-            self._quiet = trio.Event()
-            await self._quiet.wait()
+            self._turned = trio.Event()
+            await self._turned.wait()
+        self._turned = None
 
     # ---------------------------------------------------------------- the task
 
@@ -209,7 +174,7 @@ class ConnectionGroup:
         task_status.started()
         yielded_ns = now_ns()
         try:
-            while True:  # noqa: ASYNC913  it sleeps when there is nothing to do, and gives way when its time is over
+            while True:  # noqa: ASYNC913 - sleeps when idle, and gives way when its time is over
                 turn_ns = now_ns()
                 if turn_ns - yielded_ns > self._turn_ns:
                     # Before the poll: others may close and open descriptors meanwhile.
@@ -217,7 +182,7 @@ class ConnectionGroup:
                     yielded_ns = turn_ns = now_ns()
                 events = poll(0, MAX_EVENTS)
                 if not events and not ready:
-                    if engine.completes_by(turn_ns + SOON_NS):
+                    if engine.is_quiet_until(turn_ns + SOON_NS):
                         events = poll(SOON_S, MAX_EVENTS)
                     if not events:
                         await self._poller.wait()
@@ -228,34 +193,39 @@ class ConnectionGroup:
             self.close()
 
     def _turn(self, events: list[tuple[int, int]], now_ns: int) -> None:
-        reader, stages = self._reader, self._stages
-        reader.frames_left = self._limits.turn_frames
-        reader.nbytes_left = self._limits.turn_nbytes
         self._engine.expire(now_ns)
+        self._collect(events, now_ns)
+        units = self._turn_units
+        if self._reader.ready:
+            units -= self._parse_ready(now_ns)
+        self._read_all(events, units, now_ns)
+        self._finish_turn(now_ns)
+
+    def _collect(self, events: list[tuple[int, int]], now_ns: int) -> None:
+        """Takes completions off the workers' links."""
+        stages = self._stages
         for fd, _ in events:
             if fd in stages:
                 stages[fd](now_ns)
-        if reader.ready:
-            self._parse_ready(now_ns)
-        self._read_all(events, now_ns)
-        self._finish_turn(now_ns)
 
-    def _parse_ready(self, now_ns: int) -> None:
+    def _parse_ready(self, now_ns: int) -> int:
         """Connections whose bytes are here already; half of a turn, so that they cannot keep the others out."""
-        ready, clock_ns = self._reader.ready, self._clock.now_ns
-        half, end_ns = self._reader.frames_left // 2, now_ns + self._turn_ns // 2
+        ready, reader, clock_ns = self._reader.ready, self._reader, self._clock.now_ns
+        units, end_ns = 0, now_ns + self._turn_ns // 2
         for _ in range(len(ready)):
             peer = ready.pop(next(iter(ready)))
             try:
-                self._reader.parse_kept(peer, now_ns)
+                units += reader.parse_kept(peer, now_ns)
             except Exception as error:  # noqa: BLE001  one connection's failure
-                self._failed(peer, error, now_ns)
-            if self._reader.frames_left <= half or clock_ns() > end_ns:
+                self._connections.failed(peer, error, now_ns)
+            if units >= self._turn_units // 2 or clock_ns() > end_ns:
                 break
+        return units
 
-    def _read_all(self, events: list[tuple[int, int]], now_ns: int) -> None:
+    def _read_all(self, events: list[tuple[int, int]], units: int, now_ns: int) -> None:
         """Reads from every connection that is ready, as far as the budget goes; the others are first next time."""
-        peers, clock_ns, reader, served = self._peers, self._clock.now_ns, self._reader, self._served
+        peers, rare_events = self._connections.peers, self._connections.rare_events
+        clock_ns, served = self._clock.now_ns, self._served
         end_ns = now_ns + self._turn_ns
         if served:
             events.sort(key=lambda event: event[0] in served)
@@ -266,140 +236,39 @@ class ConnectionGroup:
             if peer is None:
                 self._own_event(fd, now_ns)
                 continue
-            if mask != READABLE and not self._rare_events(peer, mask):
+            if mask != READABLE and not rare_events(peer, mask):
                 continue
             try:
-                peer.step(peer, now_ns)
+                units -= peer.step(peer, now_ns)
             except Exception as error:  # noqa: BLE001  one connection's failure
-                self._failed(peer, error, now_ns)
-            if (
-                reader.frames_left <= 0
-                or reader.nbytes_left <= 0
-                or (index & 15 == 15 and clock_ns() > end_ns)
-            ):
+                self._connections.failed(peer, error, now_ns)
+            if units <= 0 or (index & 15 == 15 and clock_ns() > end_ns):
                 served.update(fd for fd, _ in events[: index + 1])
-                return
-        served.clear()
+                break
+        else:
+            served.clear()
+        for peer, data in self._reader.admit_gathered(now_ns):
+            try:
+                self._reader.parse(peer, data, now_ns)
+            except Exception as error:  # noqa: BLE001  one connection's failure
+                self._connections.failed(peer, error, now_ns)
 
     def _own_event(self, fd: int, now_ns: int) -> None:
         if fd == self._poller.timer_fd:
             self._poller.acknowledge()
-            self._watch.sweep(now_ns)
-
-    def _failed(self, peer: Peer, error: Exception, now_ns: int) -> None:
-        """What goes wrong in one connection closes that connection and no other."""
-        if isinstance(error, BlockingIOError):
-            return  # readable no more
-        if isinstance(error, OSError):
-            self.doom(peer, "disconnected")
-            return
-        log.error("connection_failed", fd=peer.fd, exc_info=error)
-        if peer.lingers_until_ns:
-            self.doom(peer, "server bug")
-        else:
-            self.dismiss(peer, error_frame(0, ErrorCode.INTERNAL), "server bug", now_ns)
+            self._connections.watch.sweep(now_ns)
 
     def _finish_turn(self, now_ns: int) -> None:
         """Decides, flushes, closes, and sets the timer to whatever is due next."""
-        engine = self._engine
-        engine.decide(now_ns)
-        while self._dirty:
-            dirty, self._dirty = self._dirty, []
-            for peer in dirty:
-                peer.flush_soon()
-                if peer.finished or peer.lingers_until_ns:
-                    self._close_if_done(peer)
-        while self._doomed:
-            self._close(self._doomed.pop())
-        if self._quiet is not None:
-            self._quiet.set()
-        self._poller.arm(min(engine.next_event_ns(), self._watch.next_sweep_ns(now_ns)))
-
-    # ---------------------------------------------------------------- the peers' owner
-
-    def doom(self, peer: Peer, reason: str) -> None:
-        """See `Owner.doom`."""
-        if not peer.doomed:
-            peer.doomed = reason
-            self._doomed.append(peer)
-
-    def dismiss(self, peer: Peer, reply: bytes, reason: str, now_ns: int) -> None:
-        """See `Keeper.dismiss`. Its requests are cancelled, and answered before the client is told why."""
-        self._engine.cancel(peer.session)
-        self._reader.stop(peer)
-        if reply:
-            peer.write_soon(reply)
-        peer.ending = reason
-        self._watch.linger(peer, now_ns)
-        self.part(peer)
-
-    def part(self, peer: Peer) -> None:
-        """See `Keeper.part`."""
-        self.update_mask(peer)
-        self._dirty.append(peer)
-
-    def want_flush(self, peer: Peer) -> None:
-        """See `Owner.want_flush`."""
-        self._dirty.append(peer)
-
-    def backlog_changed(self, peer: Peer, nbytes: int) -> None:
-        """See `Owner.backlog_changed`."""
-        self._watch.backlog_changed(peer, nbytes, self._clock.now_ns(), self._peers.values())
-        self.update_mask(peer)
-
-    def update_mask(self, peer: Peer) -> None:
-        """Asks for what this connection can use now: no reads from a client that does not read."""
-        if peer.finished:
-            mask = 0
-        elif peer.lingers_until_ns or not peer.is_paused:
-            mask = READABLE
-            self._reader.resume(peer)
-        else:
-            mask = 0
-        if peer.backlog_nbytes:
-            mask |= WRITABLE
-        if mask != peer.mask and peer.fd in self._peers:
-            peer.mask = mask
-            self._poller.modify(peer.fd, mask)
-
-    def _rare_events(self, peer: Peer, mask: int) -> bool:
-        """Handles what is not "readable" alone; whether the connection is readable and still to be served."""
-        if mask & GONE:
-            # HUP and ERR cannot be masked: both directions are gone, nobody will read a reply.
-            self.doom(peer, peer.ending or "disconnected")
-        elif mask & WRITABLE:
-            peer.flush_backlog()
-        return bool(mask & READABLE) and not peer.doomed
-
-    def _close_if_done(self, peer: Peer) -> None:
-        """The end of a connection: once all it is owed has left, our side is closed, and all of it if both sides are."""
-        if peer.session.inflight or peer.backlog_nbytes or peer.doomed:
-            return
-        if peer.finished:
-            self.doom(peer, peer.ending or "done")
-        else:
-            peer.shut_down()
-
-    def _close(self, peer: Peer) -> None:
-        peer.flush_soon()
-        self._poller.unregister(peer.fd)
-        del self._peers[peer.fd]
-        self._reader.ready.pop(peer.fd, None)
-        self._turned_away.discard(peer.fd)
-        self._watch.forget(peer)
-        self._engine.close_session(peer.session)
-        peer.session.sink = NOBODY
-        self._endings[peer.doomed] += 1
-        log.debug("connection_closed", fd=peer.fd, reason=peer.doomed)
-        peer.sock.close()
+        self._engine.decide(now_ns)
+        self._connections.settle()
+        if self._turned is not None:
+            self._turned.set()
+        self._poller.arm(min(self._engine.next_event_ns(), self._connections.watch.next_sweep_ns(now_ns)))
 
     def close(self) -> None:
         """Closes every connection and forgets every link. Idempotent."""
         self._closed = True
-        for peer in list(self._peers.values()):
-            self.doom(peer, "server stopped")
-        while self._doomed:
-            self._close(self._doomed.pop())
+        self._connections.close("server stopped")
         self._stages.clear()
-        self._dirty.clear()
         self._poller.close()

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import structlog
 import trio
@@ -125,7 +125,7 @@ def _accept_burst(sock: socket.socket, serve: Callable[[socket.socket], None]) -
 def _prepare(peer: socket.socket) -> bool:
     """Sets a connection up; False, and closed, if it is broken already."""
     try:
-        peer.setblocking(False)  # noqa: FBT003  the standard library's signature
+        peer.setblocking(False)
         if peer.family != socket.AF_UNIX:
             idle_s, interval_s, probes = KEEPALIVE_S
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -151,7 +151,7 @@ async def listen_tcp(host: str, port: int, backlog: int) -> list[Listener]:
         OSError: the host is unknown or an address is taken; then nothing is left open.
     """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = [(family, address) for family, _, _, _, address in found]
+    addresses: list[tuple[int, Any]] = [(family, address) for family, _, _, _, address in found]
     for _ in range(PORT_TRIES - 1):
         try:
             return _bind_all(addresses, port, backlog)
@@ -161,9 +161,7 @@ async def listen_tcp(host: str, port: int, backlog: int) -> list[Listener]:
     return _bind_all(addresses, port, backlog)
 
 
-def _bind_all(
-    addresses: Sequence[tuple[int, tuple[str | int, ...]]], port: int, backlog: int
-) -> list[Listener]:
+def _bind_all(addresses: Sequence[tuple[int, Any]], port: int, backlog: int) -> list[Listener]:
     """Binds to every address that this machine has; to one at least."""
     missing: OSError | None = None
     with contextlib.ExitStack() as opened:

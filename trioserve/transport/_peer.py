@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from trioserve.engine import Arrival, Session
     from trioserve_protocol import Connection
 
+    from ._gather import Gather
+
 MAX_PARTS: Final = 512
 """Buffers of one `sendmsg`; the kernel takes 1,024."""
 
@@ -92,12 +94,14 @@ class Peer:
         "ending",
         "fd",
         "finished",
+        "gather",
         "lingers_until_ns",
         "machine",
         "mask",
         "midway",
         "recv_into",
         "session",
+        "singles",
         "sock",
         "stalled_since_ns",
         "step",
@@ -106,8 +110,8 @@ class Peer:
     )
 
     session: Session
-    step: Callable[[Peer, int], None]
-    """What is done when the socket is readable; the reader's choice."""
+    step: Callable[[Peer, int], int]
+    """What is done when the socket is readable, the reader's choice; returns what it took of the turn's budget."""
 
     def __init__(self, owner: Owner, sock: Socket, machine: Connection) -> None:
         self._owner = owner
@@ -143,6 +147,10 @@ class Peer:
         """Why the connection has been dismissed."""
         self.doomed = ""
         """Why the connection is to be closed at the end of the turn."""
+        self.singles = 0
+        """Reads in a row that brought exactly one request."""
+        self.gather: Gather | None = None
+        """Where its requests are received together with those of others, while they come one at a time."""
         self.mask = 0
         """Events that the group has asked for."""
 
@@ -242,8 +250,9 @@ class Peer:
         self._owner.want_flush(self)
 
     def drop_backlog(self) -> None:
-        """Gives the unsent bytes up, and all that is written later. The connection must be doomed: the client would
-        find the middle of a frame where the next one should begin.
+        """Gives the unsent bytes up, and all that is written later.
+
+        The connection must be doomed: the client would find the middle of a frame where the next one should begin.
         """
         self._send = len
         self._backlog = None

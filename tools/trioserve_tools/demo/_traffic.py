@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import trio
-from trioserve.client import Client
 
+from trioserve.client import Client
 from trioserve_tools.demo._report import Load
 
 

@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trio
-from trioserve.client import Client, connect
 
+from trioserve.client import Client, connect
 from trioserve_tools.demo._corpus import load_questions
 from trioserve_tools.minilm import Direct, build_repository
 from trioserve_tools.server_process import running_server
+
+ROUND_S = 120.0
+"""Deadline of the requests of a round."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +68,8 @@ def _run_direct(direct: Direct, batches: Sequence[Sequence[Sequence[int]]]) -> f
 
 async def _run_served(client: Client, texts: Sequence[str]) -> float:
     began_s = time.perf_counter()
-    (await client.infer_many("minilm", list(texts))).raise_for_errors()
+    with trio.fail_after(ROUND_S):
+        (await client.infer_many("minilm", list(texts))).raise_for_errors()
     return time.perf_counter() - began_s
 
 
