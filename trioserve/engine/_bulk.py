@@ -119,7 +119,7 @@ def begin(lane: Lane, session: Session, request: InferBegin, now_ns: int) -> Arr
     if code:
         return code
     requests: list[tuple[int, int]] = []
-    if many and lane.slots.room >= total:
+    if many and lane.slots.total - lane.slots.leased >= total:
         requests = lease_many(lane, session, request, total, request.payload_nbytes // total, now_ns)
     elif not many:
         first = lane.enter(session, request, request.rows, request.payload_nbytes, now_ns)

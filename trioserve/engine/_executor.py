@@ -36,7 +36,7 @@ class Executor(Stage[Lane, Batch]):
         super().attach(link)
         self.free_ns = 0
         for lane in self.lanes:
-            if lane.closed_code != ErrorCode.DRAINING:
+            if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
                 lane.closed_code = ErrorCode.OK
 
     def decide(self, now_ns: int) -> None:
@@ -64,7 +64,7 @@ class Executor(Stage[Lane, Batch]):
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
         start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
         batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(batch.rows))
-        lane.after_cut()
+        lane.after_cut(ranges)
         lane.stats.count_cut(batch.rows, decision.reason)
         self._send(
             link,

@@ -187,7 +187,7 @@ class Lane:
             if not count:
                 self.gate.release(admitted - done, (admitted - done) * body_nbytes)
                 break
-            self._fill_run(sessions, run, done, first, count, deadlines_ns, now_ns)
+            self._fill_run(sessions, run, done, first, count, deadlines_ns=deadlines_ns, now_ns=now_ns)
             done += count
         if done:
             self.next_deadline_ns = min(self.next_deadline_ns, earliest_ns)
@@ -211,6 +211,7 @@ class Lane:
         done: int,
         first: int,
         count: int,
+        *,
         deadlines_ns: int | NDArray[np.int64],
         now_ns: int,
     ) -> None:
@@ -352,9 +353,13 @@ class Lane:
         """Learns how long an announced request takes to become ready."""
         self.arrival_mean_ns += MEAN_GAIN * (took_ns - self.arrival_mean_ns)
 
-    def after_cut(self) -> None:
-        """The rows that arrive from now on are in one place, so that they can be a batch that needs no gathering."""
-        self.slots.seal()
+    def after_cut(self, ranges: list[tuple[int, int]]) -> None:
+        """Lets the rows that arrive from now on lie in one place, so that they can be a batch without gathering.
+
+        A block that still fills up behind the ones that were cut stays open.
+        """
+        for first, _ in ranges:
+            self.slots.seal(first)
 
     def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
         """Valid length of each row of a batch, None for rows of one size."""

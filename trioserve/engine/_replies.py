@@ -51,7 +51,7 @@ class ReplyBlock:
         self.fits: Final = payload <= LARGE_ROW_NBYTES
         rows = lane.max_rows if self.fits else 0
         self._block = np.zeros((rows, self.stride), np.uint8)
-        self._flat = memoryview(self._block).cast("B") if rows else memoryview(b"")
+        self._flat = self._block.data.cast("B") if rows else memoryview(b"")
         headers = self._block[:, :HEADER_NBYTES].view(HEADER_DTYPE)[:, 0]
         headers["w0"] = W0_RESULT
         headers["body"] = payload
@@ -61,7 +61,7 @@ class ReplyBlock:
         self._server_us = headers["tmo"]
         self._queue_us = headers["aux"]
         self._payload_nbytes: Final = payload
-        self._views: Final = [(memoryview(rows).cast("B"), rows.shape[1]) for rows in lane.slab.output_bytes]
+        self._views: Final = [(rows.data.cast("B"), rows.shape[1]) for rows in lane.slab.output_bytes]
         self._outputs: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
         offset = HEADER_NBYTES
         for output in lane.slab.output_bytes:
@@ -106,7 +106,7 @@ class ReplyBlock:
             ready_ns = slots.ready_ns[slot]
             server_us = min((now_ns - ready_ns) // 1000, _U32_MAX)
             queue_us = min((batch.cut_ns - ready_ns) // 1000, _U32_MAX)
-            parts = [
+            parts: list[Buffer] = [
                 HEADER.pack(W0_RESULT, payload_nbytes, slots.rid[slot], 0, _END, server_us, 0, 1, queue_us)
             ]
             for view, nbytes in self._views:
@@ -170,7 +170,7 @@ def result_parts(
     else:
         payload = []
         for output in lane.slab.output_bytes:
-            data = memoryview(output[first : first + rows]).cast("B")
+            data = output[first : first + rows].data.cast("B")
             padding = pad8(len(data)) - len(data)
             payload.append(data)
             if padding:

@@ -185,7 +185,7 @@ class TextLane(Lane):
             self.free_texts(first, rows)
             self.announced_rows -= rows
 
-    def after_cut(self) -> None:
+    def after_cut(self, ranges: list[tuple[int, int]]) -> None:
         """Does nothing: token rows are laid out anew for every batch, so a sealed block would only waste its rest.
         With batches of 7 rows, blocks of 32 that hold 7 each run out at 224 requests.
         """

@@ -35,8 +35,6 @@ class BumpRegion:
         if self._fill + nbytes > (self._open + 1) * self._block_nbytes:
             if not self._free:
                 return FULL
-            if not self._ranges[self._open]:
-                self._free.insert(0, self._open)
             self._open = self._free.pop()
             self._fill = self._open * self._block_nbytes
         offset = self._fill
@@ -47,7 +45,7 @@ class BumpRegion:
 
     def free(self, offset: int) -> None:
         """Returns a range by its offset."""
-        block = min(offset // self._block_nbytes, len(self._ranges) - 1)
+        block = offset // self._block_nbytes
         left = self._ranges[block] = self._ranges[block] - 1
         self.taken -= 1
         if left < 0:
