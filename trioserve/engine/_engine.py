@@ -113,7 +113,10 @@ class Engine:
     def close_session(self, session: Session) -> None:
         """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""
         session.closed = True
+        # One ghost more while it is being cancelled: or the last real one would free the session, and this code again.
+        session.ghosts += 1
         self.cancel(session)
+        session.ghosts -= 1
         if not session.ghosts:
             self._free_session(session)
 
