@@ -36,7 +36,7 @@ class Executor(Stage[Lane, Batch]):
         super().attach(link)
         self.free_ns = 0
         for lane in self.lanes:
-            if lane.closed_code == ErrorCode.LOADING:  # any other reason holds for a restarted worker too
+            if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
                 lane.closed_code = ErrorCode.OK
 
     def decide(self, now_ns: int) -> None:

@@ -47,10 +47,15 @@ class StageKeeper:
             LoadError: a model of it could not be loaded; all of them are named.
         """
 
-        async def supervise(*, task_status: trio.TaskStatus[ReadyInfo]) -> None:
-            await supervise_worker(
-                spec, on_ready=self._on_ready, on_lost=self._on_lost, task_status=task_status
-            )
+        async def supervise(  # noqa: ASYNC128 - `supervise_worker` reports the start
+            *, task_status: trio.TaskStatus[ReadyInfo]
+        ) -> None:
+            try:
+                await supervise_worker(
+                    spec, on_ready=self._on_ready, on_lost=self._on_lost, task_status=task_status
+                )
+            finally:
+                self._stage.lose("the server stops")
 
         info: ReadyInfo = await nursery.start(supervise)
         faults = [f"{model.name}: {model.error}" for model in info.models if model.error]
