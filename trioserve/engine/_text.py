@@ -72,7 +72,13 @@ class TextLane(Lane):
         batching = self.config.batching
         padded = batching.layout == "padded"
         buckets = tuple(batching.buckets) if padded else tuple(batching.buckets[-1:])
-        return LengthQueue(buckets, self.lengths, max_tokens=batching.max_tokens, padded=padded)
+        return LengthQueue(
+            buckets,
+            self.lengths,
+            block_rows=self.max_rows,
+            max_tokens=batching.max_tokens,
+            padded=padded,
+        )
 
     # ---------------------------------------------------------------- admission
 
