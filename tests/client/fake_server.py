@@ -20,6 +20,7 @@ from trioserve_protocol import (
     Cancel,
     Connection,
     DType,
+    ErrorCode,
     Event,
     FatalError,
     FrameType,
@@ -60,6 +61,7 @@ Outputs = list[np.ndarray]
 Model = tuple[Signature, Callable[..., Outputs]]
 
 MODELS: dict[str, Model] = {
+    "echo": (SCALE, lambda x: [x]),
     "scale": (SCALE, lambda x: [x * 2]),
     "wide": (WIDE, lambda x: [x + 1]),
     "pair": (PAIR, lambda a, b: [a.sum(axis=1, dtype=np.int64) + b, a > 0]),
@@ -195,8 +197,6 @@ class Peer:
                 assert isinstance(event, Cancel | FatalError), event
 
     async def _serve_bind(self, event: Bind, handles: dict[int, Model]) -> None:
-        from trioserve_protocol import ErrorCode
-
         if event.model not in MODELS:
             await self.send(error_frame(event.rid, ErrorCode.MODEL_NOT_FOUND, f"no model {event.model!r}"))
             return
@@ -204,15 +204,18 @@ class Peer:
         await self.send(bound_frame(event.rid, event.handle, MODELS[event.model][0]))
 
     async def _serve_infer(self, event: Infer | InferMany, handles: dict[int, Model]) -> None:
-        from trioserve_protocol import ErrorCode
-
         many = isinstance(event, InferMany)
         count = event.rows if many else 1
-        if event.handle not in handles:
-            await self.send(error_frame(event.rid, ErrorCode.HANDLE_NOT_BOUND, count=count))
+        model = handles.get(event.handle)
+        if not event.handle:
+            model = MODELS.get(parse_request_meta(event.meta, bound=False).model or "")
+        if model is None:
+            code = ErrorCode.HANDLE_NOT_BOUND if event.handle else ErrorCode.MODEL_NOT_FOUND
+            await self.send(error_frame(event.rid, code, count=count))
             return
-        signature, function = handles[event.handle]
-        fault = check_request(signature, event.rows, len(event.payload), event.meta, many=many)
+        signature, function = model
+        bound, nbytes = bool(event.handle), len(event.payload)
+        fault = check_request(signature, event.rows, nbytes, event.meta, many=many, bound=bound)
         if fault is not None:
             await self.send(error_frame(event.rid, fault.code, fault.message, count=count))
             return
