@@ -9,15 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trioserve import client
     from trioserve.backends import Model, Tensor
     from trioserve.server import Server, run
 
-__all__ = ["Model", "Server", "Tensor", "run"]
+__all__ = ["Model", "Server", "Tensor", "client", "run"]
 
 _MODULES = {
     "Model": "trioserve.backends",
     "Server": "trioserve.server",
     "Tensor": "trioserve.backends",
+    "client": "trioserve.client",
     "run": "trioserve.server",
 }
 
@@ -26,7 +28,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  any public name
     """Import a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
+    module = importlib.import_module(_MODULES[name])
+    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

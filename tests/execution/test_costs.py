@@ -36,14 +36,14 @@ def test_the_fixed_price_of_a_range_counts() -> None:
 @pytest.mark.parametrize(
     ("hop_ns", "service_ns", "depth"),
     [
-        (50, 0, 1),
-        (50, 500, 1),
+        (50, 0, 2),
+        (50, 500, 2),
         (51, 500, 2),
         (48_000, 94_000, 2),
         (100, 100, 2),
         (101, 100, 3),
         (10**9, 1, 3),
-        (0, 100, 1),
+        (0, 100, 2),
     ],
 )
 def test_depth_hides_a_hop_that_weighs(hop_ns: int, service_ns: int, depth: int) -> None:

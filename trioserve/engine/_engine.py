@@ -113,7 +113,10 @@ class Engine:
     def close_session(self, session: Session) -> None:
         """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""
         session.closed = True
+        # One ghost more while it is being cancelled: or the last real one would free the session, and this code again.
+        session.ghosts += 1
         self.cancel(session)
+        session.ghosts -= 1
         if not session.ghosts:
             self._free_session(session)
 
@@ -229,5 +232,5 @@ class Engine:
                 "rows_high_water": lane.gate.rows.high_water,
             },
             "slab_nbytes": lane.slab.layout.total_nbytes,
-            "service_ns": {"fixed": lane.service.fixed_ns, "per_row": lane.service.per_row_ns},
+            "service_ns": {"fixed": lane.service.fixed_ns, "per_unit": lane.service.per_unit_ns},
         }

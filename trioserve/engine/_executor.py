@@ -36,7 +36,8 @@ class Executor(Stage[Lane, Batch]):
         super().attach(link)
         self.free_ns = 0
         for lane in self.lanes:
-            lane.closed_code = ErrorCode.OK
+            if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
+                lane.closed_code = ErrorCode.OK
 
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""

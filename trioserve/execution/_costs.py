@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 3
 """Batches with a worker at a time. More only bind rows earlier than they need to be."""
 
-HOP_SHARE: Final = 0.1
-"""A hop longer than this part of a batch's service time is worth hiding behind the batch before it."""
+MIN_DEPTH: Final = 2
+"""One batch that runs and one behind it."""
 
 GATHER_RANGE_NS: Final = 1_500
 """Fixed cost of gathering one more range, two copies of a few rows by numpy (measured)."""
@@ -54,16 +54,19 @@ def call_cost_ns(service_ns: Mapping[int, int]) -> float:
 
 
 def choose_depth(hop_ns: int, service_ns: int) -> int:
-    """How many batches a worker should hold, so that it does not idle for a hop between two.
+    """How many batches a worker should hold, so that it does not idle between two.
+
+    Two at least, however long a batch runs: the next one is sent shortly before the running one is done, and while the
+    server waits for a processor the worker has something to do. A text model with batches of 16 ms, on two processors
+    with its clients, was served at .93 and .89 of direct calls with one batch, at .98 and .99 with two.
 
     Args:
         hop_ns: Round trip of an empty message between server and worker, nanoseconds.
         service_ns: Service time of a full batch, nanoseconds; 0 means unknown.
 
     Returns:
-        1 where the hop is at most a tenth of the service time or nothing is known, else 1 + ceil(hop / service),
-        at most 3.
+        1 + ceil(hop / service), 2 to 3.
     """
-    if service_ns <= 0 or hop_ns <= HOP_SHARE * service_ns:
-        return 1
-    return min(MAX_DEPTH, 1 + -(-hop_ns // service_ns))
+    if service_ns <= 0:
+        return MIN_DEPTH
+    return min(MAX_DEPTH, max(MIN_DEPTH, 1 + -(-hop_ns // service_ns)))

@@ -68,7 +68,7 @@ def serve_forever(config: ServerConfig, models: Sequence[Model | ModelConfig]) -
     try:
         trio.run(_serve_with_signals, server)
     except (OSError, LoadError, WorkerStartError) as error:
-        log.error("server_failed", reason=str(error))
+        log.error("server_failed", reason=str(error))  # noqa: TRY400  the reason is for the operator, not for us
         return 1
     return 0
 
@@ -76,13 +76,19 @@ def serve_forever(config: ServerConfig, models: Sequence[Model | ModelConfig]) -
 async def _serve_with_signals(server: Server) -> None:
     with collapsed():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey_signals, server, nursery.cancel_scope)
+            await nursery.start(_obey_signals, server, nursery.cancel_scope)
             await server.serve()
             nursery.cancel_scope.cancel()
 
 
-async def _obey_signals(server: Server, everything: trio.CancelScope) -> None:
+async def _obey_signals(
+    server: Server,
+    everything: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             if server.is_draining:
                 log.warning("server_stopping_at_once")

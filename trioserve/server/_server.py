@@ -7,18 +7,19 @@ workers                 supervisors of the worker processes        end last
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
 from trioserve.backends import Model, instance_config, signature_of
 from trioserve.config import ModelConfig, ServerConfig
-from trioserve.engine import Engine, Intake, Lane, TextLane
+from trioserve.engine import Engine, Intake, TextLane
 from trioserve.execution import WorkerModel, WorkerSpec
 from trioserve.request import MonotonicClock
 from trioserve.transport import ConnectionGroup, Listener, listen_tcp, listen_unix
@@ -28,10 +29,13 @@ from ._collapse import collapsed
 from ._memory import ServerMemory
 from ._stages import StageKeeper
 
+if TYPE_CHECKING:
+    from trioserve.execution import WorkerKind
+
 log = structlog.get_logger(__name__)
 
-FLUSH_GRACE_S: Final = 0.5
-"""Time for the last replies to leave when the time for draining is over, seconds."""
+FAREWELL_S: Final = 0.5
+"""Time for clients to read the last replies and close, seconds. A bundled client does so at once."""
 
 
 class Server:
@@ -56,8 +60,9 @@ class Server:
         self._draining = trio.Event()
 
     def drain(self) -> None:
-        """Tells the server to stop: it accepts no connection and no request any more, finishes what it has, and
-        `serve` returns. Idempotent.
+        """Tells the server to stop. Idempotent.
+
+        It accepts no connection and no request any more, finishes what it has, and `serve` returns.
         """
         self._draining.set()
 
@@ -66,7 +71,7 @@ class Server:
         """Whether the server has been told to stop."""
         return self._draining.is_set()
 
-    async def serve(
+    async def serve(  # noqa: ASYNC128 - `_serve_connections` reports the start
         self, *, task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves until `drain` is called and everything accepted is answered, or `config.grace_s` is over.
@@ -81,32 +86,41 @@ class Server:
 
         Cancellation: every connection is closed at once; the workers end within their grace.
         """
-        with collapsed(), ServerMemory(self.models) as memory:
+        with collapsed(), ServerMemory(self.models) as memory, contextlib.ExitStack() as owned:
+            listeners = [owned.enter_context(listener) for listener in await _listen(self.config)]
             clock = MonotonicClock()
             wire_limits = _wire_limits(self.config)
             engine = Engine(self.config, wire_limits, clock)
-            lanes = [
+            for model, slab in zip(self.models, memory.slabs, strict=True):
                 engine.add_model(model, signature_of(model), slab)
-                for model, slab in zip(self.models, memory.slabs, strict=True)
-            ]
             group = ConnectionGroup(
-                engine, Intake(engine), self.config, wire_limits, clock, secrets.randbits(64)
+                engine,
+                Intake(engine),
+                self.config,
+                wire_limits,
+                clock=clock,
+                server_id=secrets.randbits(64),
             )
-            listeners = _listen(self.config)
+            owned.callback(group.close)
             async with trio.open_nursery() as workers:
-                await self._start_workers(workers, engine, lanes, group, memory)
-                await self._serve_connections(engine, group, listeners, task_status)
+                async with trio.open_nursery() as starting:
+                    starting.start_soon(self._stop_when_drained, starting.cancel_scope)
+                    await self._start_workers(workers, engine, group, memory)
+                    starting.cancel_scope.cancel()
+                if not self.is_draining:
+                    await self._serve_connections(engine, group, listeners, task_status)
                 workers.cancel_scope.cancel()
 
+    async def _stop_when_drained(self, scope: trio.CancelScope) -> None:
+        """A server that is told to stop while it starts does not finish starting."""
+        await self._draining.wait()
+        scope.cancel()
+
     async def _start_workers(
-        self,
-        workers: trio.Nursery,
-        engine: Engine,
-        lanes: list[Lane],
-        group: ConnectionGroup,
-        memory: ServerMemory,
+        self, workers: trio.Nursery, engine: Engine, group: ConnectionGroup, memory: ServerMemory
     ) -> None:
         """Starts one executor for all models and, if there is text, one tokenizer; returns when they serve."""
+        lanes = engine.lanes
         known = [
             WorkerModel(lane.config, slab.layout, arena)
             for lane, slab, arena in zip(lanes, memory.slabs, memory.arenas, strict=True)
@@ -120,10 +134,10 @@ class Server:
                 with_text = [model for model in known if model.config.tokenizer]
                 starting.start_soon(tokenizer.start, workers, self._spec("tokenizer", with_text))
 
-    def _spec(self, kind: str, models: list[WorkerModel]) -> WorkerSpec:
+    def _spec(self, kind: WorkerKind, models: list[WorkerModel]) -> WorkerSpec:
         workers = self.config.workers
         return WorkerSpec(
-            kind="executor" if kind == "executor" else "tokenizer",
+            kind=kind,
             models=tuple(models),
             depth=workers.depth,
             start_timeout_s=workers.start_timeout_s,
@@ -138,12 +152,11 @@ class Server:
         listeners: list[Listener],
         task_status: trio.TaskStatus[tuple[str, ...]],
     ) -> None:
-        limit = self.config.limits.max_connections
         async with trio.open_nursery() as connections:
             await connections.start(group.run)
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    await accepting.start(listener.run, group.add, lambda: group.connections < limit)
+                    await accepting.start(listener.run, group.add)
                 self.addresses = tuple(listener.address for listener in listeners)
                 # What is alive now stays alive: no collection needs to look at it again. A full collection of it
                 # would stop the loop for tens of milliseconds.
@@ -161,14 +174,14 @@ class Server:
         log.info("server_draining", unanswered=engine.unanswered, grace_s=self.config.grace_s)
         engine.drain()
         group.goaway("the server is stopping")
-        with trio.move_on_after(self.config.grace_s) as grace:
+        with trio.move_on_after(self.config.grace_s):
             await group.wait_quiet()
-        if grace.cancelled_caught:
-            log.warning("drain_grace_over", unanswered=engine.unanswered)
+        if engine.unanswered or group.unsent_nbytes:
+            log.warning("drain_grace_over", unanswered=engine.unanswered, unsent_nbytes=group.unsent_nbytes)
             engine.abort()
-            group.settle()
-            with trio.move_on_after(FLUSH_GRACE_S):
-                await group.wait_quiet()
+        group.hang_up()
+        with trio.move_on_after(FAREWELL_S):
+            await group.wait_empty()
         log.info("server_stopped")
 
 
@@ -194,12 +207,20 @@ def _wire_limits(config: ServerConfig) -> Limits:
     )
 
 
-def _listen(config: ServerConfig) -> list[Listener]:
-    listeners: list[Listener] = []
-    if config.host:
-        listeners += listen_tcp(config.host, config.port, config.backlog)
-    if config.unix_path:
-        listeners.append(listen_unix(config.unix_path, config.backlog))
-    if not listeners:
-        raise ValueError("host, unix_path: expected at least one address to listen on, got none")
+async def _listen(config: ServerConfig) -> list[Listener]:
+    """Binds to every address of a configuration.
+
+    Raises:
+        OSError: one is taken; then nothing is left open.
+        ValueError: there is none.
+    """
+    with contextlib.ExitStack() as opened:
+        listeners: list[Listener] = []
+        if config.unix_path:
+            listeners.append(opened.enter_context(listen_unix(config.unix_path, config.backlog)))
+        if config.host:
+            listeners[:0] = await listen_tcp(config.host, config.port, config.backlog)
+        if not listeners:
+            raise ValueError("host, unix_path: expected at least one address to listen on, got none")
+        opened.pop_all()
     return listeners

@@ -19,6 +19,7 @@ from trioserve_protocol import (
     Hello,
     PeerLimits,
     Ping,
+    Pong,
     RemoteProtocolError,
     ServerId,
     Tag,
@@ -35,6 +36,7 @@ from trioserve_protocol import (
 
 if TYPE_CHECKING:
     from trioserve.engine import Engine, Intake
+    from trioserve_protocol import Event, TensorSpec
 
     from ._peer import Peer
 
@@ -50,11 +52,15 @@ class Control:
         engine: what they ask about.
         intake: knows which requests a client can make.
         server_id: random number of this server process.
+        connections: what is counted of connections, as JSON values.
     """
 
-    def __init__(self, engine: Engine, intake: Intake, server_id: int) -> None:
+    def __init__(
+        self, engine: Engine, intake: Intake, server_id: int, connections: Callable[[], dict[str, Any]]
+    ) -> None:
         self._engine: Final = engine
         self._intake: Final = intake
+        self._connections: Final = connections
         self._server: Final = ServerId(server_id, 1, "trioserve")
         self._handlers: Final[dict[type, Callable[[Peer, Any], None]]] = {
             Hello: self._hello,
@@ -62,15 +68,16 @@ class Control:
             Unbind: self._unbind,
             Cancel: self._cancel,
             Ping: self._ping,
+            Pong: self._pong,
             Admin: self._admin,
         }
         self._admin_handlers: Final[dict[str, Callable[[], Any]]] = {
             "health": self._health,
             "models": self._models,
-            "statistics": engine.statistics,
+            "statistics": self._statistics,
         }
 
-    def handle(self, peer: Peer, event: Any) -> bool:
+    def handle(self, peer: Peer, event: Event) -> bool:
         """Serves one event; False if it is not a control frame that a server takes."""
         handler = self._handlers.get(type(event))
         if handler is None:
@@ -147,6 +154,9 @@ class Control:
     def _ping(self, peer: Peer, event: Ping) -> None:
         peer.write_soon(pong_frame(event.rid, event.payload))
 
+    def _pong(self, peer: Peer, event: Pong) -> None:
+        """Nothing: the server sends no PING, and an answer to none does no harm."""
+
     # ---------------------------------------------------------------- ADMIN
 
     def _admin(self, peer: Peer, event: Admin) -> None:
@@ -166,6 +176,9 @@ class Control:
         ready = not engine.draining and all(not lane.closed_code for lane in engine.lanes)
         return {"live": True, "ready": ready, "draining": engine.draining}
 
+    def _statistics(self) -> dict[str, Any]:
+        return self._engine.statistics() | {"connections": self._connections()}
+
     def _models(self) -> list[dict[str, Any]]:
         return [
             {
@@ -180,5 +193,5 @@ class Control:
         ]
 
 
-def _described(spec: Any) -> dict[str, Any]:
+def _described(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.dtype.name, "dims": list(spec.dims)}

@@ -49,7 +49,7 @@ class Gather:
         """Whose frames lie in the rows, in order."""
         frames = np.zeros((rows, self.stride), np.uint8)
         self._frames: Final = frames
-        self.views: Final = [memoryview(row) for row in frames]
+        self.views: Final = [memoryview(row.data) for row in frames]
         # What all plain requests have in common, as three columns: word 0 and length; handle and flags; meta and rows.
         self._starts = _column(frames, 0, "<u8")
         self._start: Final = np.uint64(W0_INFER | lane.body_nbytes << 32)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
+
+from ._backlog import Backlog, Buffer
 
 if TYPE_CHECKING:
     from trioserve.engine import Arrival, Session
@@ -14,10 +15,40 @@ if TYPE_CHECKING:
 
     from ._gather import Gather
 
-Buffer = bytes | bytearray | memoryview
-
 MAX_PARTS: Final = 512
 """Buffers of one `sendmsg`; the kernel takes 1,024."""
+
+
+class Socket(Protocol):
+    """What a peer needs of a connected, non-blocking stream socket; `socket.socket` is one."""
+
+    def fileno(self) -> int:
+        """The descriptor, as the poller knows it."""
+        ...
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Bytes received, 0 at the end of the stream. Raises `BlockingIOError` when there are none yet."""
+        ...
+
+    def send(self, data: Buffer, /) -> int:
+        """Bytes that were taken. Raises `BlockingIOError` when there is no room."""
+        ...
+
+    def sendmsg(self, parts: Sequence[Buffer], /) -> int:
+        """As `send`, of several buffers."""
+        ...
+
+    def shutdown(self, how: int, /) -> None:
+        """Closes one direction."""
+        ...
+
+    def getpeername(self) -> object:
+        """Who it is, for the log."""
+        ...
+
+    def close(self) -> None:
+        """Closes both directions."""
+        ...
 
 
 class Owner(Protocol):
@@ -28,7 +59,7 @@ class Owner(Protocol):
         ...
 
     def want_flush(self, peer: Peer) -> None:
-        """The peer has small frames to be sent at the end of the turn."""
+        """The peer has small frames to be sent at the end of the turn, or may be owed nothing any more."""
         ...
 
     def backlog_changed(self, peer: Peer, nbytes: int) -> None:
@@ -48,11 +79,10 @@ class Peer:
     """
 
     __slots__ = (
-        "_behind",
+        "_backlog",
         "_owner",
         "_send",
         "_soon",
-        "_urgent",
         "arrival",
         "arrival_since_ns",
         "backlog_nbytes",
@@ -61,6 +91,7 @@ class Peer:
         "control_tokens",
         "control_tokens_ns",
         "doomed",
+        "ending",
         "fd",
         "finished",
         "gather",
@@ -75,21 +106,24 @@ class Peer:
         "stalled_since_ns",
         "step",
         "tail",
+        "unparsed",
     )
 
     session: Session
     step: Callable[[Peer, int], int]
-    """What is done when the socket is readable, the group's choice; returns what it took of the turn's budget."""
+    """What is done when the socket is readable, the reader's choice; returns what it took of the turn's budget."""
 
-    def __init__(self, owner: Owner, sock: socket.socket, machine: Connection) -> None:
+    def __init__(self, owner: Owner, sock: Socket, machine: Connection) -> None:
         self._owner = owner
         self.sock = sock
         self.fd = sock.fileno()
         self.machine = machine
         self.recv_into = sock.recv_into
-        self._send = sock.send
+        self._send: Callable[[Buffer], int] = sock.send
         self.tail = b""
-        """Bytes of an incomplete frame."""
+        """Bytes received and not consumed: an incomplete frame, or, if `unparsed`, whole frames too."""
+        self.unparsed = False
+        """Whether the tail is to be parsed before more is read."""
         self.stalled_since_ns = 0
         """When the incomplete frame began, 0 if there is none."""
         self.arrival: Arrival | None = None
@@ -97,9 +131,8 @@ class Peer:
         self.body_crc: tuple[int, bytes] | None = None
         """Expected CRC-32 of the body being received, and its meta."""
         self.midway = False
-        """Whether there is an incomplete frame, or a large one was just received."""
-        self._behind: deque[Buffer] = deque()
-        self._urgent: deque[Buffer] = deque()
+        """Whether there is a tail, or a large frame was just received."""
+        self._backlog: Backlog | None = None
         self._soon: list[bytes] = []
         self.backlog_nbytes = 0
         self.backlog_since_ns = 0
@@ -110,6 +143,8 @@ class Peer:
         """The client has closed its sending side."""
         self.lingers_until_ns = 0
         """Until when what the client still sends is read and dropped, so that it can read why; 0 if it is not."""
+        self.ending = ""
+        """Why the connection has been dismissed."""
         self.doomed = ""
         """Why the connection is to be closed at the end of the turn."""
         self.singles = 0
@@ -119,42 +154,50 @@ class Peer:
         self.mask = 0
         """Events that the group has asked for."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is taken from it for now: it sent too many control frames, or does not read its replies."""
+        return self.control_tokens < 0 or bool(self.backlog_since_ns)
+
     # ---------------------------------------------------------------- sending
 
     def write(self, data: Buffer) -> None:
         """See `ReplySink.write`."""
         if self.backlog_nbytes:
-            self._keep(data)
+            self._keep(data, 0)
             return
         try:
             sent = self._send(data)
         except BlockingIOError:
             sent = 0
-        except OSError as error:
-            self._owner.doom(self, f"send: {error.strerror}")
+        except OSError:
+            self._owner.doom(self, "disconnected")
             return
         if sent != len(data):
-            self._keep(memoryview(data)[sent:])
+            self._keep(data, sent)
+        elif self.finished:
+            self._owner.want_flush(self)
 
     def write_parts(self, parts: Sequence[Buffer]) -> None:
         """See `ReplySink.write_parts`."""
-        at = 0
-        while at < len(parts) and not self.backlog_nbytes:
-            some = parts[at : at + MAX_PARTS]
-            try:
-                sent = self.sock.sendmsg(some)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                self._owner.doom(self, f"send: {error.strerror}")
-                return
-            at += len(some)
-            if sent < sum(map(len, some)):
-                # One piece, up to where a frame ends: urgent frames go between pieces.
-                self._keep(b"".join([*_after(some, sent), *parts[at:]]))
-                return
-        if at < len(parts):
-            self._keep(b"".join(parts[at:]))
+        sent = at = 0
+        try:
+            while at < len(parts) and not self.backlog_nbytes and not self.doomed:
+                some = parts[at : at + MAX_PARTS]
+                taken = self.sock.sendmsg(some)
+                sent += taken
+                at += len(some)
+                if taken < sum(map(len, some)):
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._owner.doom(self, "disconnected")
+            return
+        if sent < sum(map(len, parts)):
+            self._keep(b"".join(parts), sent)
+        elif self.finished:
+            self._owner.want_flush(self)
 
     def write_soon(self, data: bytes) -> None:
         """See `ReplySink.write_soon`."""
@@ -168,42 +211,52 @@ class Peer:
             return
         data = b"".join(self._soon)
         self._soon.clear()
-        if not self.backlog_nbytes:
+        if self._backlog is None or not self.backlog_nbytes:
             self.write(data)
         else:
-            self._urgent.append(data)
-            self._grow(len(data))
+            self._backlog.keep_urgent(data)
+            self._backlog_is(self._backlog.nbytes)
 
-    def _keep(self, data: Buffer) -> None:
-        """Copies what the kernel did not take: the slots it came from are free when the turn ends."""
-        if len(data):
-            self._behind.append(bytes(data))
-            self._grow(len(data))
+    def _keep(self, data: Buffer, sent: int) -> None:
+        if self.doomed:
+            return
+        if self._backlog is None:
+            self._backlog = Backlog()
+        self._backlog.keep(data, sent)
+        self._backlog_is(self._backlog.nbytes)
 
-    def _grow(self, nbytes: int) -> None:
-        self.backlog_nbytes += nbytes
-        self._owner.backlog_changed(self, nbytes)
+    def _backlog_is(self, nbytes: int) -> None:
+        change = nbytes - self.backlog_nbytes
+        self.backlog_nbytes = nbytes
+        self._owner.backlog_changed(self, change)
 
     def flush_backlog(self) -> None:
         """Sends from the backlog what the kernel takes now."""
-        behind = self._behind
-        while behind:
-            data = behind[0]
+        backlog = self._backlog
+        while backlog is not None and self.backlog_nbytes:
+            head = backlog.head
             try:
-                sent = self._send(data)
+                sent = self._send(head)
             except BlockingIOError:
                 return
-            except OSError as error:
-                self._owner.doom(self, f"send: {error.strerror}")
+            except OSError:
+                self._owner.doom(self, "disconnected")
                 return
-            self.backlog_nbytes -= sent
-            self._owner.backlog_changed(self, -sent)
-            if sent < len(data):
-                behind[0] = memoryview(data)[sent:]
+            backlog.advance(sent)
+            self._backlog_is(backlog.nbytes)
+            if sent < len(head):
                 return
-            behind.popleft()
-            while self._urgent:
-                behind.appendleft(self._urgent.pop())
+        self._backlog = None
+        self._owner.want_flush(self)
+
+    def drop_backlog(self) -> None:
+        """Gives the unsent bytes up, and all that is written later.
+
+        The connection must be doomed: the client would find the middle of a frame where the next one should begin.
+        """
+        self._send = len
+        self._backlog = None
+        self._backlog_is(0)
 
     def shut_down(self) -> None:
         """Closes the sending side: the client has been told all it will be told."""
@@ -211,11 +264,17 @@ class Peer:
             self.sock.shutdown(socket.SHUT_WR)
 
 
-def _after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """What is left of some buffers when their first `sent` bytes are gone."""
-    left: list[Buffer] = []
-    for part in parts:
-        if sent < len(part):
-            left.append(memoryview(part)[sent:] if sent else part)
-        sent = max(0, sent - len(part))
-    return left
+class Nobody:
+    """The sink of a session whose connection is closed: it keeps nothing of that alive."""
+
+    def write(self, data: Buffer) -> None:
+        """Drops it."""
+
+    def write_parts(self, parts: Sequence[Buffer]) -> None:
+        """Drops them."""
+
+    def write_soon(self, data: bytes) -> None:
+        """Drops it."""
+
+
+NOBODY: Final = Nobody()

@@ -6,6 +6,7 @@ group's epoll set fires 60 us late. Python has it from 3.13 on; before that it t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -34,7 +35,7 @@ class TimerFd:
     """
 
     def __init__(self) -> None:
-        self._fd: Final = _libc.timerfd_create(time.CLOCK_MONOTONIC, _FLAGS)
+        self._fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, _FLAGS)
         if self._fd < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -64,11 +65,11 @@ class TimerFd:
     def acknowledge(self) -> None:
         """Takes the expiry, so that the descriptor is not readable any more."""
         self._armed_ns = NEVER_NS
-        try:
+        with contextlib.suppress(BlockingIOError):  # re-armed since it fired
             os.read(self._fd, 8)
-        except BlockingIOError:
-            pass  # re-armed since it fired
 
     def close(self) -> None:
-        """Closes the descriptor."""
-        os.close(self._fd)
+        """Closes the descriptor. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from trioserve_protocol import HEADER, HEADER_NBYTES, ErrorCode, error_frame
 
+from ._timerfd import NEVER_NS
+
 if TYPE_CHECKING:
     from trioserve.config import ServerLimits
 
     from ._peer import Peer
 
-NEVER_NS: Final = 2**63 - 1
 SWEEP_NS: Final = 100_000_000
 """How exactly these limits are kept. They are seconds long."""
 
@@ -24,11 +25,19 @@ LINGER_NS: Final = 1_000_000_000
 """How long a refused client's bytes are still read: closing with unread bytes would make the kernel drop our answer."""
 
 
-class Closer(Protocol):
-    """What the watch may do to a connection."""
+class Keeper(Protocol):
+    """What may be done to a connection of a group."""
 
     def doom(self, peer: Peer, reason: str) -> None:
         """Closes it at the end of the turn."""
+        ...
+
+    def dismiss(self, peer: Peer, reply: bytes, reason: str, now_ns: int) -> None:
+        """Tells the client why the connection ends, takes nothing from it any more, and closes it a little later."""
+        ...
+
+    def part(self, peer: Peer) -> None:
+        """The client has closed its side: closes the connection once the client has got all it is owed."""
         ...
 
     def update_mask(self, peer: Peer) -> None:
@@ -44,7 +53,7 @@ class Watch:
         limits: the limits.
     """
 
-    def __init__(self, group: Closer, limits: ServerLimits) -> None:
+    def __init__(self, group: Keeper, limits: ServerLimits) -> None:
         self._group: Final = group
         self._limits: Final = limits
         self._stall_ns: Final = int(limits.header_stall_s * 1e9)
@@ -70,6 +79,10 @@ class Watch:
 
     # ---------------------------------------------------------------- what puts a connection under watch
 
+    def opened(self, peer: Peer) -> None:
+        """The connection is new: it may send control frames for a second at once."""
+        peer.control_tokens = float(self._limits.control_frames_per_s)
+
     def frame_begun(self, peer: Peer, now_ns: int) -> None:
         """The connection holds an incomplete frame that began now."""
         peer.stalled_since_ns = now_ns
@@ -84,13 +97,15 @@ class Watch:
         self._watched[peer.fd] = peer
 
     def linger(self, peer: Peer, now_ns: int) -> None:
-        """The connection has been told why it is being closed."""
+        """The connection has been told why it ends."""
         peer.lingers_until_ns = now_ns + LINGER_NS
         self._watched[peer.fd] = peer
 
     def spend_control(self, peer: Peer, now_ns: int) -> None:
-        """One control frame. A connection whose bucket is empty is not read from until it has filled again: a flood
-        of them slows down its sender and nobody else.
+        """One control frame.
+
+        A connection whose bucket is empty is not read from until it has filled again: a flood of them slows down its
+        sender and nobody else.
         """
         rate = self._limits.control_frames_per_s
         elapsed_s = (now_ns - peer.control_tokens_ns) / 1e9
@@ -105,15 +120,23 @@ class Watch:
         limits = self._limits
         self.backlog_nbytes += nbytes
         if peer.backlog_nbytes <= limits.output_soft_nbytes:
-            peer.backlog_since_ns = 0
+            if peer.backlog_since_ns:
+                peer.backlog_since_ns = 0
+                _resume(peer, now_ns)
         elif not peer.backlog_since_ns:
             peer.backlog_since_ns = now_ns
             self._watched[peer.fd] = peer
+        if nbytes <= 0:
+            return
         if peer.backlog_nbytes > limits.output_hard_nbytes:
-            self._group.doom(peer, f"{peer.backlog_nbytes} reply bytes unread")
-        elif self.backlog_nbytes > limits.output_total_nbytes:
-            largest = max(peers, key=lambda other: other.backlog_nbytes)
-            self._group.doom(largest, f"{largest.backlog_nbytes} reply bytes unread, the most of all")
+            self._give_up(peer)
+        while self.backlog_nbytes > limits.output_total_nbytes:
+            self._give_up(max(peers, key=lambda other: other.backlog_nbytes))
+
+    def _give_up(self, peer: Peer) -> None:
+        """Closes a connection whose client does not read; its bytes are given back at once."""
+        self._group.doom(peer, "replies unread")
+        peer.drop_backlog()
 
     # ---------------------------------------------------------------- the sweep
 
@@ -132,37 +155,48 @@ class Watch:
             return True
         if peer.lingers_until_ns:
             if now_ns >= peer.lingers_until_ns:
-                self._group.doom(peer, "lingered long enough")
+                self._group.doom(peer, peer.ending)
             return True
         if peer.control_tokens < 0:
-            rate = self._limits.control_frames_per_s
-            peer.control_tokens += (now_ns - peer.control_tokens_ns) / 1e9 * rate
-            peer.control_tokens_ns = now_ns
-            self._group.update_mask(peer)
-        fault = self._fault(peer, now_ns)
+            self._refill(peer, now_ns)
+        if peer.backlog_since_ns and now_ns - peer.backlog_since_ns > self._soft_ns:
+            self._give_up(peer)
+            return True
+        fault = "" if peer.is_paused else self._fault(peer, now_ns)
         if fault:
-            peer.write_soon(error_frame(0, ErrorCode.DEADLINE_EXCEEDED, fault))
-            self._group.doom(peer, fault)
-        return bool(
-            peer.stalled_since_ns or peer.arrival or peer.backlog_since_ns or peer.control_tokens < 0 or fault
-        )
+            reply = error_frame(0, ErrorCode.DEADLINE_EXCEEDED, fault)
+            self._group.dismiss(peer, reply, "too slow", now_ns)
+        return bool(peer.stalled_since_ns or peer.arrival or peer.is_paused or fault)
+
+    def _refill(self, peer: Peer, now_ns: int) -> None:
+        rate = self._limits.control_frames_per_s
+        peer.control_tokens += (now_ns - peer.control_tokens_ns) / 1e9 * rate
+        peer.control_tokens_ns = now_ns
+        if peer.control_tokens >= 0:
+            _resume(peer, now_ns)
+            self._group.update_mask(peer)
 
     def _fault(self, peer: Peer, now_ns: int) -> str:
-        limits = self._limits
-        if peer.backlog_since_ns and now_ns - peer.backlog_since_ns > self._soft_ns:
-            return f"{peer.backlog_nbytes} reply bytes unread for {limits.output_soft_s} s"
         if peer.arrival is not None:
-            return self._slow_body(peer, peer.arrival_since_ns, peer.arrival.received_nbytes, now_ns)
-        if not peer.stalled_since_ns or peer.control_tokens < 0 or peer.backlog_since_ns:
+            return self._slow_body(peer.arrival_since_ns, peer.arrival.received_nbytes, now_ns)
+        if not peer.stalled_since_ns:
             return ""
         if len(peer.tail) >= HEADER_NBYTES and HEADER.unpack_from(peer.tail)[1]:
-            return self._slow_body(peer, peer.stalled_since_ns, len(peer.tail), now_ns)
+            return self._slow_body(peer.stalled_since_ns, len(peer.tail), now_ns)
         if now_ns - peer.stalled_since_ns > self._stall_ns:
-            return f"a header did not arrive within {limits.header_stall_s} s"
+            return f"a header did not arrive within {self._limits.header_stall_s} s"
         return ""
 
-    def _slow_body(self, peer: Peer, since_ns: int, nbytes: int, now_ns: int) -> str:
+    def _slow_body(self, since_ns: int, nbytes: int, now_ns: int) -> str:
         late_ns = now_ns - since_ns - self._body_grace_ns
         if late_ns <= 0 or nbytes >= late_ns / 1e9 * self._limits.body_min_nbytes_per_s:
             return ""
         return f"a body arrives at less than {self._limits.body_min_nbytes_per_s} bytes/s"
+
+
+def _resume(peer: Peer, now_ns: int) -> None:
+    """Restarts the clocks of a client that could not send: the pause was ours."""
+    if peer.stalled_since_ns:
+        peer.stalled_since_ns = now_ns
+    if peer.arrival is not None:
+        peer.arrival_since_ns = now_ns
