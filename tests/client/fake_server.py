@@ -6,7 +6,7 @@ import functools
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -57,6 +57,7 @@ PAIR = Signature(
 LENGTHS = Signature((TensorSpec("text", DType.BYTES, (-1,)),), (TensorSpec("n", DType.I32, (-1,)),))
 UPPER = Signature((TensorSpec("text", DType.BYTES, (-1,)),), (TensorSpec("upper", DType.BYTES, (-1,)),))
 
+Script = Callable[["FakeServer"], Coroutine[Any, Any, None]]
 Outputs = list[np.ndarray]
 Model = tuple[Signature, Callable[..., Outputs]]
 
@@ -132,10 +133,10 @@ class Peer:
                 return None
 
     async def _read(self) -> bool:
-        while True:
+        data: bytes | None = None
+        while data is None:
             try:
                 data = self.sock.recv(1 << 20)
-                break
             except BlockingIOError:
                 await anyio.wait_readable(self.sock)
         if not data:
@@ -158,7 +159,7 @@ class Peer:
     async def bound(self, signature: Signature) -> Bind:
         """Take a BIND and answer it."""
         event: Bind = await self.next(Bind)
-        await self.send(bound_frame(event.rid, event.handle, signature))
+        await self.send(bound_as(event, signature))
         return event
 
     async def result(
@@ -243,10 +244,10 @@ class FakeServer:
 
     async def accept(self) -> Peer:
         """Return the next connection."""
-        while True:
+        sock: socket.socket | None = None
+        while sock is None:
             try:
                 sock, _ = self.sock.accept()
-                break
             except BlockingIOError:
                 await anyio.wait_readable(self.sock)
         sock.setblocking(False)
@@ -296,7 +297,7 @@ async def serving() -> AsyncIterator[FakeServer]:
 
 
 @asynccontextmanager
-async def scripted(script: Callable[[FakeServer], Awaitable[None]]) -> AsyncIterator[FakeServer]:
+async def scripted(script: Script) -> AsyncIterator[FakeServer]:
     """A server that follows a script, which must have come to its end when the test has."""
     server = listen()
     try:
@@ -308,9 +309,7 @@ async def scripted(script: Callable[[FakeServer], Awaitable[None]]) -> AsyncIter
 
 
 @contextmanager
-def in_thread(
-    script: Callable[[FakeServer], Awaitable[None]] = FakeServer.serve, path: str | None = None
-) -> Iterator[FakeServer]:
+def in_thread(script: Script = FakeServer.serve, path: str | None = None) -> Iterator[FakeServer]:
     """A server in a thread of its own, for blocking clients."""
     server = listen(path)
     failures: list[BaseException] = []
@@ -339,6 +338,10 @@ def in_thread(
         server.close()
     if failures:
         raise failures[0]
+
+
+def bound_as(event: Bind, signature: Signature) -> bytes:
+    return bound_frame(event.rid, event.handle, signature)
 
 
 def decode_inputs(signature: Signature, rows: int, payload: Any) -> list[np.ndarray]:

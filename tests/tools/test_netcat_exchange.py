@@ -33,7 +33,7 @@ RESULT = frame_bytes(
 
 
 @contextmanager
-def server(script: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
+def server(script: Callable[[socket.socket], object]) -> Iterator[socket.socket]:
     near, far = socket.socketpair()
     far.settimeout(5)
     failures: list[BaseException] = []
@@ -41,7 +41,7 @@ def server(script: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
     def run() -> None:
         try:
             script(far)
-        except BaseException as error:  # noqa: BLE001  shown to the test
+        except BaseException as error:  # noqa: ASYNC103, BLE001  shown to the test
             failures.append(error)
         finally:
             far.close()
@@ -115,8 +115,13 @@ def test_an_error_of_the_connection_is_followed_to_its_end() -> None:
 
 
 def test_patience_has_an_end() -> None:
-    with server(lambda sock: read(sock, len(INFER)) and time.sleep(0.1)) as sock:
+    with server(_read_and_wait) as sock:
         assert hold(sock, INFER, wait_s=0.02)[0] is Outcome.TIMED_OUT
+
+
+def _read_and_wait(sock: socket.socket) -> None:
+    read(sock, len(INFER))
+    time.sleep(0.1)
 
 
 def test_what_is_no_frame_is_waited_for_until_silence() -> None:
@@ -129,7 +134,7 @@ def test_what_is_no_frame_is_waited_for_until_silence() -> None:
 
 
 def test_nothing_is_expected_of_a_cancel() -> None:
-    with server(lambda sock: read(sock, 32) and None) as sock:
+    with server(lambda sock: read(sock, 32)) as sock:
         assert hold(sock, cancel_frame(5))[0] is Outcome.ANSWERED
 
 
