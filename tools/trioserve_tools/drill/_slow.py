@@ -27,6 +27,10 @@ SETTLE_S: Final = 0.5
 # ---------------------------------------------------------------- a header byte a second
 
 
+SLICES: Final = 100
+"""Into so many parts a round of bytes is cut, so that they arrive evenly."""
+
+
 async def slowloris(field: Field) -> list[Finding]:
     """Connections that send a header byte by byte and never finish it."""
     count = affordable(field.count)
@@ -62,12 +66,12 @@ async def _drip(
     """
     highest = 0
     for byte in b"TS\x01\x10" + bytes(int(stall_s / pace_s) - 1):
-        for sock in socks:
-            with contextlib.suppress(OSError):
-                sock.send(bytes((byte,)), socket.MSG_DONTWAIT)
-            await trio.lowlevel.checkpoint()
+        for first in range(SLICES):
+            for sock in socks[first::SLICES]:
+                with contextlib.suppress(OSError):
+                    sock.send(bytes((byte,)), socket.MSG_DONTWAIT)
+            await trio.sleep(pace_s / SLICES)
         highest = max(highest, rss_nbytes(pid) - before_nbytes)
-        await trio.sleep(pace_s)
     await trio.sleep(SETTLE_S)
     return highest / KIB / len(socks)
 
