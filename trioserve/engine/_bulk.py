@@ -114,7 +114,7 @@ def begin(lane: Lane, session: Session, request: InferBegin, now_ns: int) -> Arr
     many = request.frame_type == FrameType.INFER_MANY
     total = request.rows if many else 1
     if request.payload_nbytes != lane.signature.input_nbytes(request.rows):
-        return ErrorCode.INVALID_SIZE
+        return ErrorCode.INVALID_SIZE if many else lane.misfit(request.rows)
     code = lane.reserve(session, request.rows, request.payload_nbytes // total * total, requests=total)
     if code:
         return code

@@ -234,7 +234,7 @@ class Lane:
         """Admits one whole INFER of any number of rows and any flags; see `admit`."""
         body_nbytes = self.signature.input_nbytes(request.rows)
         if len(request.payload) != body_nbytes:
-            return ErrorCode.INVALID_SIZE
+            return self.misfit(request.rows)
         code = self.reserve(session, request.rows, body_nbytes)
         if code:
             return code
@@ -251,6 +251,10 @@ class Lane:
         self.slots.readies_ns[first : first + request.rows] = now_ns
         self.queue.push(first, request.rows)
         return OK
+
+    def misfit(self, rows: int) -> ErrorCode:
+        """Why a body of the wrong size is refused: too many rows come first, as in `check_request`."""
+        return ErrorCode.TOO_MANY_ROWS if rows > self.max_rows else ErrorCode.INVALID_SIZE
 
     def reserve(self, session: Session, rows: int, body_nbytes: int, requests: int = 1) -> ErrorCode:
         """Checks credit and takes permits for a frame, all or nothing.
