@@ -23,7 +23,6 @@ from trioserve_protocol import (
     parse_request_meta,
 )
 
-from ._arrival import Arrival
 from ._bulk import admit_many, begin
 from ._lane import SPECIAL
 from ._text import TextLane
@@ -31,6 +30,7 @@ from ._text import TextLane
 if TYPE_CHECKING:
     from trioserve_protocol import InferBegin, InferRun
 
+    from ._arrival import Arrival
     from ._engine import Engine
     from ._lane import Lane
     from ._session import Session
@@ -92,9 +92,7 @@ class Intake:
         lane.stats.received += run.count
         done, code = lane.admit_run(session, run, now_ns)
         if done < run.count:
-            lane.stats.count_refusal(code, run.count - done)
-            retry_us = self._engine.retry_after_us(lane) if code.retryable else None
-            session.sink.write_soon(error_columns(rids[done:], code, retry_us).tobytes())
+            self._refuse_rest(session, lane, run, done, code)
 
     def admit_across(self, lane: Lane, sessions: list[Session], run: InferRun, now_ns: int) -> None:
         """Takes one plain request off each of several connections that have nothing in flight.
@@ -147,35 +145,37 @@ class Intake:
         lane = self._lane_of(session, request, request.payload_nbytes, count)
         if lane is None or not self._take_ids(session, lane, request.rid, count):
             return None
-        if isinstance(lane, TextLane):
-            most = lane.config.max_text_nbytes
-            message = f"text: expected at most {most} bytes, got a body of {request.payload_nbytes}"
+        if isinstance(lane, TextLane) and request.payload_nbytes > lane.max_payload_nbytes(request.rows):
+            most = lane.max_payload_nbytes(request.rows)
+            message = f"payload: expected at most {most} bytes of texts, got {request.payload_nbytes}"
             self._refuse(session, lane, request.rid, count, ErrorCode.INVALID_BYTES, message)
             return None
-        outcome = begin(lane, session, request, now_ns)
-        if isinstance(outcome, Arrival):
-            return outcome
-        message = self._explain(lane, outcome, request, request.payload_nbytes)
-        self._refuse(session, lane, request.rid, count, outcome, message)
-        return None
+        arrival, done, code = begin(lane, session, request, now_ns)
+        if done < count:
+            message = self._explain(lane, code, request, request.payload_nbytes)
+            self._refuse(session, lane, request.rid + done, count - done, code, message)
+        return arrival
 
     def arrived(self, arrival: Arrival, now_ns: int) -> None:
-        """The body is complete: its requests are ready to run."""
-        lane = arrival.lane
-        lane.observe_arrival(now_ns - arrival.begun_ns)
+        """The body is complete: its requests are ready to run, or refused if it is not what was promised."""
+        lane, terminal = arrival.lane, self._engine.terminal
+        if not arrival.is_intact:
+            self.break_off(arrival, ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match")
+            return
         for first, rows in arrival.requests:
             del lane.arrivals[first]
-            live = lane.slots.is_live(first)
-            if live:
+            if lane.slots.is_live(first):
                 lane.announced_rows -= rows
-                lane.slots.readies_ns[first : first + rows] = now_ns
-            self._engine.terminal.let_go(lane, first, rows)
-            if live:
-                lane.queue.push(first, rows)
+        lane.came_in(arrival, now_ns)
+        for first, (code, message) in lane.complete(arrival, now_ns).items():
+            terminal.fail(lane, first, code, message)
+        for first, count in arrival.ranges:
+            terminal.let_go(lane, first, count)
+            lane.enqueue(first, count)
 
     def break_off(self, arrival: Arrival, code: ErrorCode, message: str) -> None:
         """The body cannot be used: its requests are answered with an error, and the arrival is abandoned."""
-        for first, _ in list(arrival.requests):
+        for first, _ in arrival.requests:
             self._engine.terminal.fail(arrival.lane, first, code, message)
 
     # ---------------------------------------------------------------- which model
@@ -278,8 +278,9 @@ class Intake:
         return True
 
     def _is_in_flight(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
-        """Whether one of the ids is in flight. The refusal names it in the text and has id 0, so that it does not
-        end the live request.
+        """Whether one of the ids is in flight.
+
+        The refusal names it in the text and has id 0, so that it does not end the live request.
         """
         live = self._live_id(session, rid, count)
         if live is None:
@@ -295,8 +296,23 @@ class Intake:
         retry_us = self._engine.retry_after_us(lane) if code.retryable else None
         session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
 
+    def _refuse_rest(self, session: Session, lane: Lane, run: InferRun, done: int, code: ErrorCode) -> None:
+        """Refuses what was not admitted of a run; where there is nothing to explain, as columns."""
+        message = self._explain(lane, code, run, run.payload.shape[1])
+        if message:
+            for rid in run.rids[done:].tolist():
+                self._refuse(session, lane, rid, 1, code, message)
+            return
+        lane.stats.count_refusal(code, run.count - done)
+        retry_us = self._engine.retry_after_us(lane) if code.retryable else None
+        session.sink.write_soon(error_columns(run.rids[done:], code, retry_us).tobytes())
+
     def _explain(
-        self, lane: Lane, code: ErrorCode, request: Infer | InferMany | InferBegin, payload_nbytes: int
+        self,
+        lane: Lane,
+        code: ErrorCode,
+        request: Infer | InferRun | InferMany | InferBegin,
+        payload_nbytes: int,
     ) -> str:
         """What was expected and what was given; empty where the code says it all (a shed reply is 32 bytes)."""
         if code == ErrorCode.INVALID_SIZE:

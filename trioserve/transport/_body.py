@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from trioserve_protocol import ErrorCode
 
@@ -50,7 +49,6 @@ class BodyReader:
         peer.arrival = arrival
         peer.arrival_since_ns = now_ns
         self._watch.body_begun(peer)
-        peer.body_crc = None if event.crc is None else (event.crc, event.meta)
         prefix = data[: peer.machine.body_remaining]
         at = 0
         while at < len(prefix):
@@ -94,10 +92,6 @@ class BodyReader:
         if not arrival.advance(nbytes):
             return
         peer.arrival = None
-        if peer.body_crc is not None and arrival.crc32(crc32(peer.body_crc[1])) != peer.body_crc[0]:
-            message = "CRC-32 of the body does not match"
-            self._intake.break_off(arrival, ErrorCode.CRC_MISMATCH, message)
-            return
         self._intake.arrived(arrival, now_ns)
 
     def drop(self, peer: Peer) -> None:

@@ -87,7 +87,6 @@ class Peer:
         "arrival_since_ns",
         "backlog_nbytes",
         "backlog_since_ns",
-        "body_crc",
         "control_tokens",
         "control_tokens_ns",
         "doomed",
@@ -128,8 +127,6 @@ class Peer:
         """When the incomplete frame began, 0 if there is none."""
         self.arrival: Arrival | None = None
         self.arrival_since_ns = 0
-        self.body_crc: tuple[int, bytes] | None = None
-        """Expected CRC-32 of the body being received, and its meta."""
         self.midway = False
         """Whether there is a tail, or a large frame was just received."""
         self._backlog: Backlog | None = None
