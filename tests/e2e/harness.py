@@ -119,9 +119,7 @@ class ServerProcess:
 
     def connect(self) -> Wire:
         """A new connection."""
-        sock = socket.socket()
-        sock.settimeout(WAIT_S)
-        sock.connect(("127.0.0.1", self.port))
+        sock = socket.create_connection(("127.0.0.1", self.port), WAIT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Wire(sock)
 
