@@ -1,4 +1,7 @@
-"""The program of a server under test: python -m tests.e2e.served CONFIG_JSON MODEL..."""
+"""The program of a server under test: python -m tests.e2e.served CONFIG_JSON MODEL...
+
+A model is a name in `tests.e2e.models.ALL`, or the path of a model folder.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ import sys
 import msgspec
 
 from tests.e2e import models
-from trioserve.config import ServerConfig
+from trioserve.config import ServerConfig, load_model_config
 from trioserve.server import run
 
 if __name__ == "__main__":
     config = msgspec.json.decode(sys.argv[1], type=ServerConfig)
-    run([models.ALL[name]() for name in sys.argv[2:]], config=config)
+    run(
+        [load_model_config(name) if "/" in name else models.ALL[name]() for name in sys.argv[2:]],
+        config=config,
+    )
