@@ -246,7 +246,7 @@ class FakeServer:
                 break
             except BlockingIOError:
                 await anyio.wait_readable(self.sock)
-        sock.setblocking(False)  # noqa: FBT003
+        sock.setblocking(False)
         if sock.family == socket.AF_INET:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = Peer(sock, hello=self.hello)
@@ -275,7 +275,7 @@ def listen(path: str | None = None) -> FakeServer:
         sock.bind(("127.0.0.1", 0))
         url = f"tcp://127.0.0.1:{sock.getsockname()[1]}"
     sock.listen(64)
-    sock.setblocking(False)  # noqa: FBT003
+    sock.setblocking(False)
     return FakeServer(sock, url)
 
 

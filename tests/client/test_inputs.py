@@ -83,7 +83,9 @@ def test_a_strided_array_is_made_contiguous() -> None:
         (SimpleNamespace(), DType.F32, InvalidDtype),
     ],
 )
-def test_refuses_what_would_lose_values_or_does_not_fit(value: Any, dtype: DType, error: type[Exception]) -> None:
+def test_refuses_what_would_lose_values_or_does_not_fit(
+    value: Any, dtype: DType, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         prepare(value, one(dtype, 4))
 
@@ -128,7 +130,12 @@ def test_says_what_is_wrong_with_a_set_of_inputs(inputs: Any, message: str) -> N
         ("", 1, True, [b""]),
     ],
 )
-def test_text_comes_as_str_bytes_lists_and_arrays(value: Any, rows: int, single: bool, elements: list[bytes]) -> None:  # noqa: FBT001
+def test_text_comes_as_str_bytes_lists_and_arrays(
+    value: Any,
+    rows: int,
+    single: bool,  # noqa: FBT001
+    elements: list[bytes],
+) -> None:
     prepared = prepare(value, TEXT)
     assert (prepared.rows, prepared.single) == (rows, single)
     assert bytes(prepared.tensors[0].data) == encode_bytes(elements)
@@ -144,7 +151,13 @@ def test_rows_of_several_elements_come_as_nested_lists() -> None:
 
 @pytest.mark.parametrize(
     ("value", "error"),
-    [(5, InvalidDtype), (["a", 5], InvalidDtype), ([["a"], "b"], InvalidShape), ([["a"]], InvalidShape), ([], TooManyRows)],
+    [
+        (5, InvalidDtype),
+        (["a", 5], InvalidDtype),
+        ([["a"], "b"], InvalidShape),
+        ([["a"]], InvalidShape),
+        ([], TooManyRows),
+    ],
 )
 def test_refuses_what_is_not_text(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -196,7 +209,10 @@ def test_does_not_guess_where_it_cannot_know(inputs: Any) -> None:
     single=st.booleans(),
 )
 def test_a_described_guess_is_taken_exactly_if_it_says_what_the_confirmed_inputs_say(
-    rows: int, row: list[int], code: str, single: bool  # noqa: FBT001
+    rows: int,
+    row: list[int],
+    code: str,
+    single: bool,  # noqa: FBT001
 ) -> None:
     value = np.ones(row if single else [rows, *row], code)
     signature = one(DType.parse(code), *row)

@@ -107,4 +107,7 @@ def test_the_meta_of_a_reply_may_say_when_each_phase_ended() -> None:
     assert parse_reply_meta(b"") == (None, ())
     timing = Timing(received_ns=5, sent_ns=9)
     decl = TensorDecl(DType.F32, (1, 4), 16, 0)
-    assert parse_reply_meta(tlv(Tag.TENSOR, decl.encode()) + tlv(Tag.TIMING, timing.encode())) == (timing, (decl,))
+    assert parse_reply_meta(tlv(Tag.TENSOR, decl.encode()) + tlv(Tag.TIMING, timing.encode())) == (
+        timing,
+        (decl,),
+    )

@@ -24,7 +24,6 @@ from trioserve.errors import (
     ModelNotFound,
     Shed,
     SignatureChanged,
-    TooManyConnections,
     TrioserveError,
     Unauthenticated,
 )
@@ -66,12 +65,13 @@ from trioserve_protocol import (
 
 KEY = ModelKey("scale", 0, None)
 ROW = np.arange(4, dtype=np.float32)
+NO_LIMITS = PeerLimits()
 
 
 class Wire:
     """A session and the server that a test plays."""
 
-    def __init__(self, *, welcome: PeerLimits | None = PeerLimits(), **known: Signature) -> None:
+    def __init__(self, *, welcome: PeerLimits | None = NO_LIMITS, **known: Signature) -> None:
         self.signatures = {ModelKey(name, 0, None): signature for name, signature in known.items()}
         self.session = Session(self.signatures)
         self.server = Connection(Role.SERVER)
@@ -80,6 +80,18 @@ class Wire:
         assert isinstance(hello, Hello)
         if welcome is not None:
             self.reply(frame(FrameType.WELCOME, rid=hello.rid, meta=tlv(Tag.LIMITS, welcome.encode())))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left of any call."""
+        out = self.session._out
+        return not (
+            out.flights
+            or out._queue
+            or out.controls
+            or out.flights.credit.requests
+            or out.flights.credit.nbytes
+        )
 
     def sent(self) -> list[Event]:
         """What the client sends now, as a server sees it; runs as single events."""
@@ -106,12 +118,16 @@ class Wire:
         assert not view
 
     def infer(self, inputs: Any = ROW, key: ModelKey = KEY, **options: Any) -> InferCall:
-        call = InferCall(key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options)
+        call = InferCall(
+            key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options
+        )
         self.session.submit(call)
         return call
 
     def many(self, inputs: Any, key: ModelKey = KEY, **options: Any) -> ManyCall:
-        call = ManyCall(key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options)
+        call = ManyCall(
+            key, inputs, deadline_s=options.pop("deadline_s", math.inf), on_done=lambda: None, **options
+        )
         self.session.submit(call)
         return call
 
@@ -127,8 +143,18 @@ def _singles(event: Event) -> list[Event]:
     if not isinstance(event, InferRun):
         return [event]
     return [
-        Infer(int(rid), event.handle, int(flags), int(tmo), event.rows, event.meta, memoryview(payload.tobytes()))
-        for rid, flags, tmo, payload in zip(event.rids, event.flags, event.timeouts_us, event.payload, strict=True)
+        Infer(
+            int(rid),
+            event.handle,
+            int(flags),
+            int(tmo),
+            event.rows,
+            event.meta,
+            memoryview(payload.tobytes()),
+        )
+        for rid, flags, tmo, payload in zip(
+            event.rids, event.flags, event.timeouts_us, event.payload, strict=True
+        )
     ]
 
 
@@ -184,7 +210,7 @@ def test_a_wrong_guess_is_sent_again_and_its_refusal_is_not_shown() -> None:
     assert not call.done
     wire.reply(result(right.rid, [ROW]))
     assert call.error is None
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_signature_of_an_earlier_connection_makes_the_guess_right() -> None:
@@ -232,7 +258,7 @@ def test_a_failed_bind_is_the_error_of_all_that_waited_for_it() -> None:
     assert isinstance(waiting.error, ModelNotFound)
     assert guessed.error is not waiting.error
     wire.reply(error_frame(infer.rid, ErrorCode.HANDLE_NOT_BOUND))
-    assert wire.session.idle
+    assert wire.idle
     wire.infer()
     assert isinstance(wire.sent()[0], Bind)
 
@@ -257,7 +283,7 @@ def test_inputs_that_turn_out_not_to_fit_fail_when_the_signature_is_known() -> N
     guessed.reply(bound_frame(bind.rid, bind.handle, SCALE))
     assert isinstance(call.error, InvalidShape)
     guessed.reply(error_frame(infer.rid, ErrorCode.INVALID_SHAPE))
-    assert guessed.session.idle
+    assert guessed.idle
 
 
 def test_tenants_and_versions_have_handles_of_their_own() -> None:
@@ -274,7 +300,10 @@ def test_a_changed_signature_is_bound_anew_and_the_request_goes_again_once() -> 
     wire.bound()
     call, queued = wire.infer(), wire.infer([[1, 2, 3, 4]])
     first, second = wire.sent()
-    wire.reply(error_frame(first.rid, ErrorCode.SIGNATURE_CHANGED), error_frame(second.rid, ErrorCode.SIGNATURE_CHANGED))
+    wire.reply(
+        error_frame(first.rid, ErrorCode.SIGNATURE_CHANGED),
+        error_frame(second.rid, ErrorCode.SIGNATURE_CHANGED),
+    )
     bind, *guesses = wire.sent()
     assert isinstance(bind, Bind)
     wire.reply(bound_frame(bind.rid, bind.handle, SCALE))
@@ -411,7 +440,7 @@ def test_a_large_result_is_received_into_the_callers_array() -> None:
     body.advance(len(target))
     wire.session.body_received(len(whole) - 100_000, wire.now_s)
     assert np.array_equal(call.inference.output, x)
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_request_larger_than_the_servers_frames_is_refused_here() -> None:
@@ -434,10 +463,10 @@ def test_an_abandoned_request_is_cancelled_and_its_late_reply_dropped() -> None:
     (infer,) = wire.sent()
     wire.session.abandon(call)
     assert wire.sent() == [Cancel(infer.rid, 1)]
-    assert not wire.session.idle
+    assert not wire.idle
     wire.reply(result(infer.rid, [ROW]))
     assert call.inference is None
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_request_that_was_not_sent_needs_no_cancel() -> None:
@@ -445,7 +474,7 @@ def test_a_request_that_was_not_sent_needs_no_cancel() -> None:
     wire.bound()
     wire.session.abandon(wire.infer())
     assert wire.sent() == []
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_a_large_late_result_is_skipped() -> None:
@@ -476,7 +505,7 @@ def test_a_result_abandoned_in_the_middle_of_its_body_is_dropped() -> None:
     taken = body.fill_from(memoryview(whole)[32:])
     wire.session.body_received(taken, wire.now_s)
     assert call.inference is None
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_consecutive_ids_of_one_call_are_cancelled_by_one_frame() -> None:
@@ -589,7 +618,7 @@ def test_fixed_shapes_go_as_columns_within_the_window() -> None:
     assert call.done
     assert np.array_equal(call.collected.output, x * 2)
     assert call.collected.ok.all()
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_several_inputs_are_sent_tensor_by_tensor() -> None:
@@ -682,7 +711,11 @@ def test_rows_whose_deadline_passed_before_they_could_be_sent_say_so() -> None:
     wire.sent()
     wire.reply(error_frame(second.rid, ErrorCode.DEADLINE_AFTER_EXECUTION))
     assert call.done
-    assert call.collected.codes.tolist() == [0, ErrorCode.DEADLINE_AFTER_EXECUTION, ErrorCode.DEADLINE_IN_QUEUE]
+    assert call.collected.codes.tolist() == [
+        0,
+        ErrorCode.DEADLINE_AFTER_EXECUTION,
+        ErrorCode.DEADLINE_IN_QUEUE,
+    ]
 
 
 def test_a_signature_that_changes_half_way_leaves_the_rest_unsent() -> None:
@@ -744,7 +777,7 @@ def test_goaway_counts_what_was_taken_and_the_rest_is_safe_to_send_elsewhere() -
     wire.reply(many_results(chunk.rid, np.ones((8, 4), np.float32)))
     assert kept.inference is not None
     assert many.collected.ok.all()
-    assert wire.session.idle
+    assert wire.idle
 
 
 def test_goaway_in_the_middle_of_a_bind_keeps_what_was_taken() -> None:
@@ -767,20 +800,44 @@ def test_a_server_that_drains_gets_no_more_calls() -> None:
     assert not wire.session.usable
 
 
-def test_an_error_of_the_connection_is_the_error_of_all() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.TOO_MANY_CONNECTIONS, ErrorCode.UNAUTHENTICATED])
+def test_why_the_server_closes_is_the_error_of_what_was_in_flight(code: ErrorCode) -> None:
     wire = Wire()
-    call = wire.infer()
-    wire.reply(error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS, "full"))
-    assert isinstance(call.error, NotSent)
-    wire = Wire()
+    wire.bound()
     call = wire.infer()
     wire.sent()
-    wire.reply(error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS, "full"))
-    assert isinstance(call.error, TooManyConnections)
+    waiting = wire.infer()
+    wire.reply(error_frame(0, code, "because"))
+    assert not wire.session.usable
+    assert not call.done
+    assert isinstance(waiting.error, NotSent if code.retryable else Unauthenticated)
+    wire.session.lost(ConnectionLost("end of stream"))
+    assert (call.error.code, call.error.message) == (code, "because")
+
+
+def test_an_error_of_the_connection_ends_no_request() -> None:
     wire = Wire()
+    wire.bound()
+    call, other = wire.infer(), wire.infer()
+    infer, _ = wire.sent()
+    wire.reply(error_frame(0, ErrorCode.DEADLINE_EXCEEDED, "too slow"), result(infer.rid, [ROW]))
+    assert call.inference is not None
+    assert not other.done
+    wire.session.lost(ConnectionLost("end of stream"))
+    assert isinstance(other.error, ConnectionLost)
+    assert other.error.message == "the server gave up: too slow"
+
+
+def test_a_drained_connection_is_over_when_all_is_answered() -> None:
+    wire = Wire()
+    wire.bound()
     call = wire.infer()
-    wire.reply(error_frame(0, ErrorCode.UNAUTHENTICATED))
-    assert isinstance(call.error, Unauthenticated)
+    (infer,) = wire.sent()
+    wire.reply(goaway_frame(1))
+    assert not wire.session.over
+    wire.reply(result(infer.rid, [ROW]))
+    assert wire.session.over
+    assert call.inference is not None
 
 
 BREACHES: dict[str, Callable[[int, int], bytes]] = {
@@ -792,7 +849,9 @@ BREACHES: dict[str, Callable[[int, int], bytes]] = {
     "many results of one": lambda rid, bind: many_results(rid, [ROW, ROW]),
     "a pong to a request": lambda rid, bind: pong_frame(rid),
     "an answer to nothing": lambda rid, bind: pong_frame(rid + 50),
-    "admin without a question": lambda rid, bind: frame_bytes(frame(FrameType.ADMIN, rid=9999, payload=b"{}")),
+    "admin without a question": lambda rid, bind: frame_bytes(
+        frame(FrameType.ADMIN, rid=9999, payload=b"{}")
+    ),
     "a second bound": lambda rid, bind: bound_frame(bind, 1, SCALE),
     "an unbind that nobody asked for": lambda rid, bind: frame_bytes(frame(FrameType.UNBIND, rid=rid)),
     "bad meta": lambda rid, bind: result(rid, [ROW], meta=tlv(Tag.MODEL, "x")),
@@ -839,7 +898,7 @@ def test_a_refused_reply_ends_its_request_only() -> None:
     call, other = wire.infer(), wire.infer()
     infer, second = wire.sent()
     partial = frame_bytes(frame(FrameType.PARTIAL, rid=infer.rid, rows=1, payload=bytes(16)))
-    wire.reply(partial, result(second.rid, [ROW]))
+    wire.reply(partial, partial, result(second.rid, [ROW]))
     assert call.error.code is ErrorCode.UNKNOWN_TYPE
     assert other.inference is not None
 
@@ -880,6 +939,15 @@ def test_admin_is_json_both_ways_and_may_fail() -> None:
     assert good.answer == b'{"models":[]}'
     assert bad.error.code is ErrorCode.INVALID_ARGUMENT
     assert bad.error.message == "no such op"
+
+
+def test_an_answer_that_is_refused_ends_its_question() -> None:
+    wire = Wire()
+    call = ControlCall(lambda: None)
+    wire.session.ping(call)
+    (ping,) = wire.sent()
+    wire.reply(frame(FrameType.PONG, rid=ping.rid, flags=int(Flag.SHM)))
+    assert call.error.code is ErrorCode.UNKNOWN_FLAG
 
 
 def test_control_calls_on_a_dead_connection_fail_at_once() -> None:

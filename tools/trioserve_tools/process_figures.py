@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,9 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 def descendants(pid: int) -> list[int]:
     """Process ids of the children of a process, their children and so on; parents before their children."""
     children: dict[int, list[int]] = defaultdict(list)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := _stat_fields(int(entry))):
-            children[int(fields[1])].append(int(entry))
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))):
+            children[int(fields[1])].append(int(entry.name))
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -48,14 +48,20 @@ def cpu_ns(pid: int) -> int:
     return total_ns
 
 
-def wakeups(pid: int) -> int:
-    """How often the threads of a process were given a CPU: all context switches so far."""
-    return sum(
-        int(line.split()[1])
+def wakeups(pids: Iterable[int]) -> dict[int, int]:
+    """How often each thread of some processes was given a CPU so far: its context switches, by thread id."""
+    return {
+        int(task.name): sum(
+            int(line.split()[1]) for line in _lines(task / "status") if "ctxt_switches" in line
+        )
+        for pid in pids
         for task in _tasks(pid)
-        for line in _lines(task / "status")
-        if "ctxt_switches" in line
-    )
+    }
+
+
+def wakeups_since(earlier: Mapping[int, int], later: Mapping[int, int]) -> int:
+    """Wake-ups between two readings, of the threads that lived all the while."""
+    return sum(later[thread] - count for thread, count in earlier.items() if thread in later)
 
 
 def rss_nbytes(pid: int) -> int:
@@ -68,7 +74,7 @@ def rss_nbytes(pid: int) -> int:
 
 def open_fds(pid: int) -> int:
     """Descriptors that a process has open."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,21 +57,66 @@ class ServerLog:
         self.ready.set()
 
 
-@asynccontextmanager
-async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
-    """Serves a model repository on a free port of this machine for as long as the context is open.
+@dataclass(frozen=True)
+class ServerProcess:
+    """A server that is up, and its log."""
 
-    Yields:
-        URL and process id of a server that is ready.
+    url: str
+    """Where it listens."""
+
+    process: trio.Process
+    """The front process; its children are the workers."""
+
+    log: ServerLog
+    """What it has said."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the front."""
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        """TCP port on this machine."""
+        return int(self.url.rpartition(":")[2])
+
+    async def end(self) -> None:
+        """Tells the server to stop, unless it has ended already, and waits until it has.
+
+        Raises:
+            ServerFailed: It takes too long, or its status is not 0.
+        """
+        self.process.terminate()
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Waits until a server that has been told to stop has ended. Raises as `end` does."""
+        process = self.process
+        with trio.move_on_after(STOP_TIMEOUT_S):
+            await process.wait()
+        if process.returncode != 0:
+            status = "still running" if process.returncode is None else f"status {process.returncode}"
+            raise ServerFailed(
+                _with_log(f"the server did not end as it should after SIGTERM ({status})", self.log)
+            )
+
+
+@asynccontextmanager
+async def server_process(models: Path, *options: str) -> AsyncIterator[ServerProcess]:
+    """Serves models on a free port of this machine. Leaving the context kills the server if it still runs.
+
+    Args:
+        models: A model repository, model folder or Python file.
+        *options: More of `trioserve serve`.
 
     Raises:
-        ServerFailed: It does not become ready, or does not end with status 0 when it is told to.
+        ServerFailed: It does not become ready.
     """
     command = [sys.executable, "-m", "trioserve.cli", "serve", "--models", str(models)]
-    command += ["--port", "0", "--log-format", "json"]
+    command += ["--port", "0", "--log-format", "json", *options]
     # Imports must find there what they find here, however this process came by its path.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    process = await trio.lowlevel.open_process(command, env=env, stderr=subprocess.PIPE)
+    process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE, env=env)
     if process.stderr is None:
         raise AssertionError("a process without the pipe that was asked for: this is a bug")
     log = ServerLog()
@@ -82,8 +127,7 @@ async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
                 await log.ready.wait()
             if not log.address:
                 raise ServerFailed(_with_log("the server did not become ready", log))
-            yield log.address, process.pid
-            await _stop(process, log)
+            yield ServerProcess(log.address, process, log)
             nursery.cancel_scope.cancel()
     finally:
         if process.returncode is None:
@@ -92,13 +136,19 @@ async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
                 await process.wait()
 
 
-async def _stop(process: trio.Process, log: ServerLog) -> None:
-    process.terminate()
-    with trio.move_on_after(STOP_TIMEOUT_S):
-        await process.wait()
-    if process.returncode != 0:
-        status = "still running" if process.returncode is None else f"status {process.returncode}"
-        raise ServerFailed(_with_log(f"the server did not end as it should after SIGTERM ({status})", log))
+@asynccontextmanager
+async def running_server(models: Path) -> AsyncIterator[tuple[str, int]]:
+    """Serves a model repository for as long as the context is open, then stops the server as an operator would.
+
+    Yields:
+        URL and process id of a server that is ready.
+
+    Raises:
+        ServerFailed: It does not become ready, or does not end with status 0 when it is told to.
+    """
+    async with server_process(models) as server:
+        yield server.url, server.pid
+        await server.end()
 
 
 def _with_log(message: str, log: ServerLog) -> str:

@@ -69,14 +69,12 @@ class Gate:
 
     def admit_run(self, count: int, nbytes_each: int) -> int:
         """Takes the permits of a run of one-row requests and returns how many of them, from the front, got one."""
-        admitted = self.rows.take_up_to(count)
-        if not nbytes_each:
-            return admitted
-        left = self.nbytes.limit - self.nbytes.taken
-        fitting = min(admitted, left // nbytes_each)
-        self.nbytes.take_up_to(fitting * nbytes_each)
-        self.rows.release(admitted - fitting)
-        return fitting
+        admitted = count
+        if nbytes_each:
+            admitted = min(count, (self.nbytes.limit - self.nbytes.taken) // nbytes_each)
+        admitted = self.rows.take_up_to(admitted)
+        self.nbytes.take_up_to(admitted * nbytes_each)
+        return admitted
 
     def release(self, rows: int, nbytes: int) -> None:
         """Returns the permits of requests whose slots are free."""

@@ -53,15 +53,15 @@ class ArrivalQueue:
         """The ranges of the next batch, without taking them.
 
         Args:
-            limit: the most rows.
+            limit: the most rows; a first request of more is taken all the same.
             row_counts: per slot, the rows of the request that starts there; a request is not divided.
         """
         taken: list[Range] = []
         for first, count in islice(self._ranges, MAX_RANGES):
             if count > limit:
-                count = _whole_requests(first, limit, row_counts)
-                if count:
-                    taken.append((first, count))
+                whole = _whole_requests(first, limit, row_counts)
+                if whole or not taken:
+                    taken.append((first, whole or int(row_counts[first])))
                 break
             taken.append((first, count))
             limit -= count
@@ -82,17 +82,17 @@ class ArrivalQueue:
 
     def remove(self, first: int, count: int) -> bool:
         """Takes the rows of one answered request out; False if they do not wait here."""
-        for index, (start, length) in enumerate(self._ranges):
-            if start <= first < start + length:
-                break
-        else:
+        found = next((waiting for waiting in self._ranges if 0 <= first - waiting[0] < waiting[1]), None)
+        if found is None:
             return False
+        start, length = found
+        before, after = first - start, start + length - first - count
+        index = self._ranges.index(found)
         del self._ranges[index]
-        after = first + count
-        if after < start + length:
-            self._ranges.insert(index, [after, start + length - after])
-        if start < first:
-            self._ranges.insert(index, [start, first - start])
+        if after:
+            self._ranges.insert(index, [first + count, after])
+        if before:
+            self._ranges.insert(index, [start, before])
         self.rows -= count
         return True
 
@@ -138,20 +138,37 @@ class LengthQueue:
         """The requests of the next batch, a range each, without taking them.
 
         Args:
-            limit: the most rows.
+            limit: the most rows; a first request of more is taken all the same.
             row_counts: not needed here: requests are entered whole.
         """
         del row_counts
+        return self._next_batch(limit)[0]
+
+    def outlook(self, limit: int) -> tuple[int, bool]:
+        """What the next batch would be if it were cut now.
+
+        Args:
+            limit: the most rows.
+
+        Returns:
+            Its rows, and whether it is full: no room, in rows or in tokens, for the next of its bucket.
+        """
+        taken, full = self._next_batch(limit)
+        rows = sum(count for _, count in taken)
+        return rows, full or rows >= limit
+
+    def _next_batch(self, limit: int) -> tuple[list[Range], bool]:
         taken: list[Range] = []
         rows = longest = total = 0
-        for first, waiting in islice(self._oldest_bucket().items(), MAX_RANGES):
-            rows += waiting.count
+        for first, waiting in self._oldest_bucket().items():
+            rows += waiting.rows
             longest, total = max(longest, waiting.longest), total + waiting.total
             cost = longest * rows if self._padded else total
-            if rows > limit or (taken and self._max_tokens and cost > self._max_tokens):
-                break
-            taken.append((first, waiting.count))
-        return taken
+            over = rows > limit or len(taken) == MAX_RANGES or (self._max_tokens and cost > self._max_tokens)
+            if taken and over:
+                return taken, True
+            taken.append((first, waiting.rows))
+        return taken, False
 
     def take(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
         """Takes the next batch off the queue; see `peek`."""
@@ -182,7 +199,7 @@ class _Waiting(NamedTuple):
     """One request in a `LengthQueue`."""
 
     arrival: int
-    count: int
+    rows: int
     longest: int
     total: int
 

@@ -6,12 +6,14 @@ Neither loads any part of the server.
 
 from trioserve_protocol import RequestClass
 
+from ._address import Address, TcpAddress, UnixAddress, parse_url
 from ._client import Client, connect
 from ._failures import ClientClosed, ConnectFailed, ConnectionLost, NotSent
 from ._results import Failure, Inference, ManyResult
 from ._retry import RetryPolicy
 
 __all__ = [
+    "Address",
     "Client",
     "ClientClosed",
     "ConnectFailed",
@@ -22,5 +24,8 @@ __all__ = [
     "NotSent",
     "RequestClass",
     "RetryPolicy",
+    "TcpAddress",
+    "UnixAddress",
     "connect",
+    "parse_url",
 ]

@@ -307,7 +307,7 @@ class Client:
     async def _read(self, link: Link) -> None:
         session = link.session
         try:
-            while session.ended is None:
+            while not session.over:
                 await anyio.wait_readable(link.sock)
                 for _ in range(_FILLS_PER_WAKE):
                     if not link.fill():

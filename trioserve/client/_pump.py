@@ -19,6 +19,7 @@ from typing import TypeAlias
 from trioserve.errors import TrioserveError
 
 from ._calls import Call
+from ._failures import ConnectionLost
 from ._link import Link
 
 Waiter: TypeAlias = "SimpleQueue[None]"
@@ -62,7 +63,7 @@ class Pump:
 
     def look(self) -> None:
         """Take what has come while nobody waited: a GOAWAY, the end of the connection. Lock held."""
-        if not self._leading and not self._closed and self.link.session.idle and self.link.fill():
+        if not self._leading and not self._closed and self.link.fill():
             self.link.feed(time.monotonic())
             self._close_if_over()
 
@@ -104,7 +105,7 @@ class Pump:
             link = self.link
             poller = select.poll()
             poller.register(self._wake_fd, select.POLLIN)
-            while not call.done and link.session.ended is None:
+            while not call.done and not link.session.over:
                 poller.register(link.sock, select.POLLIN | (select.POLLOUT if link.blocked else 0))
                 ready = dict(poller.poll(_left_ms(deadline_s)))
                 if not ready and time.monotonic() >= deadline_s:
@@ -139,8 +140,9 @@ class Pump:
             self._close_if_over()
 
     def _close_if_over(self) -> None:
-        if self.link.session.ended is not None and not self._leading and not self._closed:
+        if self.link.session.over and not self._leading and not self._closed:
             self._closed = True
+            self.link.part(ConnectionLost("the connection was drained"), time.monotonic())
             self.link.close()
             os.close(self._wake_fd)
 

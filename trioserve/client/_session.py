@@ -8,6 +8,7 @@ transport can write: what has not been taken yet can still be cancelled at no co
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from trioserve.errors import HandleNotBound, SignatureChanged, TrioserveError, error_for
@@ -25,6 +26,7 @@ from trioserve_protocol import (
     FrameType,
     GoAway,
     Limits,
+    PeerLimits,
     Ping,
     Pong,
     RemoteProtocolError,
@@ -77,8 +79,12 @@ class Session:
         self._wire = Connection(Role.CLIENT, limits)
         self._out = Outbox(signatures)
         self._body_flight: Flight | None = None
+        self._last_word: TrioserveError | None = None
         self._now_s = 0.0
-        self._out.ask(ControlCall(lambda: None), _hello_frame)
+        hello = _hello_meta(limits)
+        self._out.ask(
+            ControlCall(lambda: None), lambda rid: frame_bytes(frame(FrameType.HELLO, rid=rid, meta=hello))
+        )
 
     @property
     def usable(self) -> bool:
@@ -86,9 +92,9 @@ class Session:
         return self.ended is None and not self.draining
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing waits for the server."""
-        return self._out.idle
+    def over(self) -> bool:
+        """Whether nothing more is to be had from the connection: it ended, or was drained and has answered all."""
+        return self.ended is not None or (self.draining and self._out.idle)
 
     @property
     def max_pending_nbytes(self) -> int:
@@ -172,7 +178,7 @@ class Session:
         """End the conversation: every call that waits gets the error, or one that says that it was never sent."""
         if self.ended is not None:
             return
-        self.ended = error
+        error = self.ended = self._last_word or error
         self.body = self._body_flight = None
         self._out.control_frames.clear()
         self._out.stop(NotSent(error.message) if error.retryable else error)
@@ -236,8 +242,7 @@ class Session:
     def _on_error(self, event: Error) -> None:
         error = exception_of(event)
         if not event.rid:
-            # Which request it refused cannot be told, so none can be waited for.
-            self.lost(error)
+            self._connection_failed(error)
             return
         control = self._out.controls.pop(event.rid, None)
         if control is not None:
@@ -246,7 +251,22 @@ class Session:
             self._request_failed(event.rid, event.count, error)
 
     def _on_frame_error(self, event: FrameError) -> None:
-        self._request_failed(event.rid, event.count, error_for(event.code, event.message))
+        """A reply that cannot be used ends what it is for; there may be nothing left of that."""
+        error = error_for(event.code, event.message)
+        control = self._out.controls.pop(event.rid, None)
+        if control is not None:
+            self._control_failed(control, error)
+            return
+        with suppress(RemoteProtocolError):
+            self._request_failed(event.rid, event.count, error)
+
+    def _connection_failed(self, error: TrioserveError) -> None:
+        """Take an ERROR of the connection: it ends no request, but the server is about to close."""
+        self._last_word = (
+            error if error.code.closes else ConnectionLost(f"the server gave up: {error.message}")
+        )
+        self.draining = True
+        self._out.stop(NotSent(error.message) if self._last_word.retryable else error)
 
     def _request_failed(self, rid: int, count: int, error: TrioserveError) -> None:
         flight = self._out.flights.find(rid, count)
@@ -352,8 +372,14 @@ class Session:
     }
 
 
-def _hello_frame(rid: int) -> bytes:
-    return frame_bytes(frame(FrameType.HELLO, rid=rid, meta=tlv(Tag.CLIENT, _CLIENT_NAME)))
+def _hello_meta(limits: Limits) -> bytes:
+    taken = PeerLimits(
+        max_frame_nbytes=limits.max_frame_nbytes,
+        max_meta_nbytes=limits.max_meta_nbytes,
+        max_tensors=limits.max_tensors,
+        max_bytes_elements=limits.max_bytes_elements,
+    )
+    return tlv(Tag.CLIENT, _CLIENT_NAME) + tlv(Tag.LIMITS, taken.encode())
 
 
 def _ids_of(begin: ResultBegin) -> int:

@@ -232,5 +232,5 @@ class Engine:
                 "rows_high_water": lane.gate.rows.high_water,
             },
             "slab_nbytes": lane.slab.layout.total_nbytes,
-            "service_ns": {"fixed": lane.service.fixed_ns, "per_row": lane.service.per_row_ns},
+            "service_ns": {"fixed": lane.service.fixed_ns, "per_unit": lane.service.per_unit_ns},
         }

@@ -335,7 +335,7 @@ class Lane:
             last_completion_ns=self.last_completion_ns,
             free_ns=free_ns,
             fixed_ns=service.scale * service.fixed_ns,
-            per_row_ns=service.scale * service.per_row_ns,
+            per_row_ns=service.scale * service.per_unit_ns,
         )
 
     def _head_deadline_ns(self) -> int:

@@ -35,7 +35,7 @@ class Work:
 
 def _layer(rng: np.random.Generator, inputs: int, outputs: int) -> Floats:
     """Weights that keep the variance of what goes through them: f32[inputs, outputs]."""
-    return (rng.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(np.float32)
+    return np.asarray(rng.standard_normal((inputs, outputs)) / np.sqrt(inputs), np.float32)
 
 
 def _two_layer_network(rng: np.random.Generator) -> Function:
@@ -66,7 +66,8 @@ def _pooled_layer(rng: np.random.Generator) -> Function:
         rows, steps, width = x.shape
         hidden = x.reshape(rows * steps, width) @ weights
         hidden = np.maximum(hidden, 0) + np.float32(0.01) * hidden
-        return hidden.reshape(rows, steps, -1).mean(axis=1)
+        result: Floats = hidden.reshape(rows, steps, -1).mean(axis=1)
+        return result
 
     return pooled
 

@@ -1,7 +1,7 @@
-"""What a load client sends and expects, as one file that the clients in C and in Python both read.
+r"""What a load client sends and expects, as one file that the clients in C and in Python both read.
 
     offset  field
-    0       8 bytes, b"TSPLAN1\\n"
+    0       8 bytes, b"TSPLAN1\n"
     8       u32 kind: 0 frames of our protocol, 1 replies of a fixed size, 2 HTTP/1.1
     12      u32 requests: how many there are; they are sent in turn
     16      u32 request_nbytes: of each

@@ -60,7 +60,7 @@ def reflector(request_nbytes: int, reply_nbytes: int) -> Answer:
         count = len(data) // request_nbytes
         rids = np.ndarray((count,), np.uint64, data, 8, (request_nbytes,))
         replies = result_columns(rids, np.broadcast_to(zeros, (count, zeros.shape[1])))
-        return count * request_nbytes, memoryview(replies).cast("B") if count else b""
+        return count * request_nbytes, replies.data.cast("B") if count else b""
 
     return answer
 
@@ -71,7 +71,7 @@ class Bare:
     def __init__(self, answer: Answer, request_nbytes: int) -> None:
         self._answer: Final = answer
         self._listener: Final = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self._listener.setblocking(False)
+        self._listener.settimeout(0)
         self._epoll: Final = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
         self._epoll.register(sys.stdin, select.EPOLLIN)
@@ -87,7 +87,12 @@ class Bare:
 
     def run(self) -> None:
         """Serves until standard input is closed."""
-        listener, stdin, poll, serve = self._listener.fileno(), sys.stdin.fileno(), self._epoll.poll, self._serve
+        listener, stdin, poll, serve = (
+            self._listener.fileno(),
+            sys.stdin.fileno(),
+            self._epoll.poll,
+            self._serve,
+        )
         while True:
             for fd, _ in poll(-1, MAX_EVENTS):
                 if fd == listener:
@@ -99,7 +104,7 @@ class Bare:
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
-        peer.setblocking(False)
+        peer.settimeout(0)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peers[peer.fileno()] = peer
         self._epoll.register(peer, select.EPOLLIN)

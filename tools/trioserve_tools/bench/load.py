@@ -72,7 +72,9 @@ class Load:
         self._out: Final = plan.requests[self._which]
         """u8[connections, outstanding, request_nbytes]"""
         if plan.kind == "frames":
-            self._out_ids: Final = self._out.reshape(-1, plan.requests.shape[1])[:, 8:16].view(np.uint64)[:, 0]
+            self._out_ids: Final = self._out.reshape(-1, plan.requests.shape[1])[:, 8:16].view(np.uint64)[
+                :, 0
+            ]
             self._out_ids[:] = ids
         self._links: Final = [self._open(number, port) for number in range(connections)]
         self._by_fd: Final = {link.sock.fileno(): link for link in self._links}
@@ -91,7 +93,7 @@ class Load:
             _receive_exactly(sock, body)
             if w0 == W0_ERROR:
                 raise BadReply(f"preamble: status {status & 255}.{status >> 8}")
-        sock.setblocking(False)
+        sock.settimeout(0)
         nbytes = 65_536 + self._outstanding * self._plan.reply_nbytes
         return Link(number, sock, memoryview(bytearray(nbytes)))
 
@@ -170,7 +172,9 @@ class Load:
     def _check(self, ready: Sequence[tuple[Link, int]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Takes whole replies out of the buffers and compares them; returns connection and place of each."""
         plan, nbytes = self._plan, self._plan.reply_nbytes
-        block = np.concatenate([np.frombuffer(link.buffer, np.uint8, count * nbytes) for link, count in ready])
+        block = np.concatenate(
+            [np.frombuffer(link.buffer, np.uint8, count * nbytes) for link, count in ready]
+        )
         replies = block.reshape(-1, nbytes)
         for link, count in ready:
             left = link.have - count * nbytes

@@ -29,6 +29,8 @@ PR_SET_PDEATHSIG = 1
 class Peer(Worker):  # type: ignore[misc]  # without stubs
     """One batch at a time, raw f32 in and out."""
 
+    req_mime_type = resp_mime_type = "application/octet-stream"
+
     def __init__(self) -> None:
         super().__init__()
         self.function = WORK.function()
