@@ -10,10 +10,10 @@ from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
 from ._lane import NEVER_NS, Lane
-from ._stage import Stage
+from ._stage import Link, Stage
 
 if TYPE_CHECKING:
-    from trioserve.execution import StageLink, StageResult
+    from trioserve.execution import StageResult
 
     from ._terminal import Terminal
 
@@ -31,7 +31,7 @@ class Executor(Stage[Lane, Batch]):
         self.free_ns = 0
         """When the worker is expected to have finished all that it has."""
 
-    def attach(self, link: StageLink) -> None:
+    def attach(self, link: Link) -> None:
         """A worker has become ready: its models are open."""
         super().attach(link)
         self.free_ns = 0
@@ -61,7 +61,7 @@ class Executor(Stage[Lane, Batch]):
                 return
             self._cut(link, chosen[0], chosen[1], now_ns)
 
-    def _cut(self, link: StageLink, lane: Lane, decision: Dispatch, now_ns: int) -> None:
+    def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)

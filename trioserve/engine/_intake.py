@@ -95,9 +95,7 @@ class Intake:
         lane.stats.received += run.count
         done, code = lane.admit_run(session, run, now_ns)
         if done < run.count:
-            lane.stats.count_refusal(code, run.count - done)
-            retry_us = self._engine.retry_after_us(lane) if code.retryable else None
-            session.sink.write_soon(error_columns(rids[done:], code, retry_us).tobytes())
+            self._refuse_rest(session, lane, run, done, code)
 
     def admit_across(self, lane: Lane, sessions: list[Session], run: InferRun, now_ns: int) -> None:
         """Takes one plain request off each of several connections that have nothing in flight.
@@ -313,8 +311,23 @@ class Intake:
         retry_us = self._engine.retry_after_us(lane) if code.retryable else None
         session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
 
+    def _refuse_rest(self, session: Session, lane: Lane, run: InferRun, done: int, code: ErrorCode) -> None:
+        """Refuses what was not admitted of a run; where there is nothing to explain, as columns."""
+        message = self._explain(lane, code, run, run.payload.shape[1])
+        if message:
+            for rid in run.rids[done:].tolist():
+                self._refuse(session, lane, rid, 1, code, message)
+            return
+        lane.stats.count_refusal(code, run.count - done)
+        retry_us = self._engine.retry_after_us(lane) if code.retryable else None
+        session.sink.write_soon(error_columns(run.rids[done:], code, retry_us).tobytes())
+
     def _explain(
-        self, lane: Lane, code: ErrorCode, request: Infer | InferMany | InferBegin, payload_nbytes: int
+        self,
+        lane: Lane,
+        code: ErrorCode,
+        request: Infer | InferRun | InferMany | InferBegin,
+        payload_nbytes: int,
     ) -> str:
         """What was expected and what was given; empty where the code says it all (a shed reply is 32 bytes)."""
         if code == ErrorCode.INVALID_SIZE:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from trioserve.execution import StageBatch
 from trioserve_protocol import ErrorCode
 
-from ._stage import Stage
+from ._stage import Link, Stage
 from ._terminal import failed_requests, known
 from ._text import TextLane
 
 if TYPE_CHECKING:
-    from trioserve.execution import StageLink, StageResult
+    from trioserve.execution import StageResult
 
     from ._batch import Range
 
@@ -46,7 +46,7 @@ class Tokenizer(Stage[TextLane, Burst]):
             while link is not None and link is self.link and lane.untokenized and link.in_flight < link.depth:
                 self._send_burst(link, lane, now_ns)
 
-    def _send_burst(self, link: StageLink, lane: TextLane, now_ns: int) -> None:
+    def _send_burst(self, link: Link, lane: TextLane, now_ns: int) -> None:
         ranges: list[Range] = []
         total = 0
         for first, rows in lane.untokenized.items():

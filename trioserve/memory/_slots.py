@@ -135,14 +135,14 @@ class SlotTable:
             self._fill = self._end = 0
 
     def _lease_hole(self, rows: int) -> int:
-        """Takes contiguous slots that were freed inside a sealed block; only when no block is free."""
-        free = (self.holds == 0).reshape(-1, self.block_rows)
-        if self._open != FULL:
-            free[self._open] = False
+        """Takes contiguous slots that were freed inside a block in use; only when no block is free."""
+        vacant = self.holds == 0
+        vacant[self._fill : self._end] = False
+        free = vacant.reshape(-1, self.block_rows)
         if rows > 1:
             free = np.lib.stride_tricks.sliding_window_view(free, rows, axis=1).all(axis=2)
         holes = np.flatnonzero(free)
-        if not len(holes):
+        if not holes.size:
             return FULL
         block, row = divmod(int(holes[0]), self.block_rows - rows + 1)
         first = block * self.block_rows + row
