@@ -117,13 +117,20 @@ class ServerProcess:
         """The executor that was ready last."""
         return int(self.events("worker_ready")[-1]["pid"])
 
-    def connect(self, *, receive_nbytes: int = 0) -> Wire:
-        """A new connection; `receive_nbytes` bounds what its kernel takes in unread."""
+    def connect(self) -> Wire:
+        """A new connection."""
         sock = socket.socket()
-        if receive_nbytes:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_nbytes)
         sock.settimeout(WAIT_S)
         sock.connect(("127.0.0.1", self.port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Wire(sock)
+
+    def connect_unix(self) -> Wire:
+        """A new connection over the Unix socket, whose kernel buffers are small and do not grow."""
+        [address] = [address for address in self.addresses if address.startswith("unix://")]
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(WAIT_S)
+        sock.connect(address.removeprefix("unix://"))
         return Wire(sock)
 
     def statistics(self) -> dict[str, Any]:

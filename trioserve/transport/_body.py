@@ -27,6 +27,10 @@ class BodyReader:
         self._intake: Final = intake
         self._watch: Final = watch
         self._max_nbytes: Final = max_nbytes
+        self.copied_nbytes = 0
+        """Bytes of large bodies that came with their header and were copied into their slots."""
+        self.direct_nbytes = 0
+        """Bytes of large bodies that the kernel wrote into their slots."""
 
     def begin(self, peer: Peer, event: InferBegin, data: memoryview, now_ns: int) -> int:
         """Handles the header of a large frame and the part of its body that was read along with it.
@@ -57,6 +61,7 @@ class BodyReader:
             chunk[: len(part)] = part
             at += len(part)
             self._advance(peer, arrival, len(part), now_ns)
+        self.copied_nbytes += at
         return at
 
     def read(self, peer: Peer, now_ns: int) -> int:
@@ -85,6 +90,7 @@ class BodyReader:
             self._advance(peer, arrival, received, now_ns)
             if received < len(chunk):
                 break
+        self.direct_nbytes += total
         return total
 
     def _advance(self, peer: Peer, arrival: Arrival, nbytes: int, now_ns: int) -> None:

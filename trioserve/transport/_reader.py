@@ -66,7 +66,7 @@ class Reader:
         self._intake: Final = intake
         self._control: Final = control
         self._watch: Final = watch
-        self._bodies: Final = BodyReader(intake, watch, limits.turn_nbytes)
+        self.bodies: Final = BodyReader(intake, watch, limits.turn_nbytes)
         self._serve_after_fin: Final = config.on_fin == "serve"
         self._read_nbytes: Final = min(limits.connection_turn_nbytes, PREFIX_NBYTES)
         self._max_frames: Final = limits.connection_turn_frames
@@ -125,7 +125,7 @@ class Reader:
         self.ready.pop(peer.fd, None)
         self._watch.frame_complete(peer)
         if peer.arrival is not None:
-            self._bodies.drop(peer)
+            self.bodies.drop(peer)
 
     # ---------------------------------------------------------------- a connection's `step`, if it is readable
 
@@ -187,7 +187,7 @@ class Reader:
 
     def _read_body(self, peer: Peer, now_ns: int) -> int:
         """Inside a large body that is wanted."""
-        received = self._bodies.read(peer, now_ns)
+        received = self.bodies.read(peer, now_ns)
         if peer.finished:
             self._end_of_stream(peer)
         elif peer.arrival is None:
@@ -232,7 +232,7 @@ class Reader:
                 self._intake.admit_run(peer.session, event, now_ns)
                 units += event[0]
             elif kind is InferBegin:
-                consumed += self._bodies.begin(peer, event, data[consumed:], now_ns)
+                consumed += self.bodies.begin(peer, event, data[consumed:], now_ns)
             else:
                 self._rare_event(peer, event, now_ns)
         if peer.midway or consumed != len(data):
