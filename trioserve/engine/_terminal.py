@@ -245,7 +245,7 @@ class Terminal:
         many = bool(flags & MANY)
         rows = span if many else slots.rows[slot]
         meta = b""
-        if flags & Flag.SAMPLED:
+        if flags & Flag.SAMPLED and not flags & Flag.NOREPLY:
             meta = timing_trailer(batch, result, slot, now_ns, self._clock.now_ns())
         parts.setdefault(slots.session[slot], []).extend(
             result_parts(

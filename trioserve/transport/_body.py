@@ -39,7 +39,7 @@ class BodyReader:
             peer: where it came from.
             event: header and meta.
             data: what was received after them.
-            now_ns: when the turn began.
+            now_ns: when the first byte of its header was read.
 
         Returns:
             How many bytes of `data` belong to the body and are done with.
@@ -51,7 +51,6 @@ class BodyReader:
             return 0
         peer.machine.accept_body()
         peer.arrival = arrival
-        peer.arrival_since_ns = now_ns
         self._watch.body_begun(peer)
         prefix = data[: peer.machine.body_remaining]
         at = 0
