@@ -417,3 +417,10 @@ class SlotMachine(RuleBasedStateMachine):
 
 TestSlotMachine = SlotMachine.TestCase
 TestSlotMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_request_larger_than_a_block_never_gets_slots_of_the_next_one() -> None:
+    table = SlotTable(8, 4)
+    with pytest.raises(AssertionError, match="this is a bug"):
+        table.lease(5)
+    assert table.leased == 0

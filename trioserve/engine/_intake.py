@@ -15,7 +15,6 @@ from trioserve_protocol import (
     ErrorCode,
     FrameType,
     Infer,
-    InferMany,
     RemoteProtocolError,
     check_request,
     error_columns,
@@ -28,7 +27,7 @@ from ._lane import SPECIAL
 from ._text import TextLane
 
 if TYPE_CHECKING:
-    from trioserve_protocol import InferBegin, InferRun
+    from trioserve_protocol import InferBegin, InferMany, InferRun
 
     from ._arrival import Arrival
     from ._engine import Engine
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 64
 """Most meta blocks of by-name requests that one connection's cache keeps."""
+
+MAX_NAMED_NBYTES: Final = 512
+"""Largest of them: a name, a version and the tensors of a usual model. At 64 KiB each, what a client may send, 10,000
+connections could make the server keep 40 GB."""
 
 
 class Intake:
@@ -60,7 +63,7 @@ class Intake:
         rid = request.rid
         lane = session.lanes.get(request.handle)
         if lane is None or request.meta:
-            lane = self._lane_of(session, request, len(request.payload), 1)
+            lane = self._lane_of(session, request, len(request.payload), 1, many=False)
             if lane is None:
                 return
         session.taken += 1
@@ -120,7 +123,7 @@ class Intake:
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
         rid, total = request.rid, request.rows
-        lane = self._lane_of(session, request, len(request.payload), total)
+        lane = self._lane_of(session, request, len(request.payload), total, many=True)
         if lane is None or not self._take_ids(session, lane, rid, total):
             return
         try:
@@ -141,8 +144,9 @@ class Intake:
         Returns:
             Where its body is to be received; None if it was refused and the body is to be discarded.
         """
-        count = request.rows if request.frame_type == FrameType.INFER_MANY else 1
-        lane = self._lane_of(session, request, request.payload_nbytes, count)
+        many = request.frame_type == FrameType.INFER_MANY
+        count = request.rows if many else 1
+        lane = self._lane_of(session, request, request.payload_nbytes, count, many=many)
         if lane is None or not self._take_ids(session, lane, request.rid, count):
             return None
         if isinstance(lane, TextLane) and request.payload_nbytes > lane.max_payload_nbytes(request.rows):
@@ -181,26 +185,37 @@ class Intake:
     # ---------------------------------------------------------------- which model
 
     def _lane_of(
-        self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int, count: int
+        self,
+        session: Session,
+        request: Infer | InferMany | InferBegin,
+        payload_nbytes: int,
+        count: int,
+        *,
+        many: bool,
     ) -> Lane | None:
         """The model of a request that names it or has a meta block; a request without one is answered here."""
-        key = (request.handle, request.rows, payload_nbytes, request.meta)
+        key = (many, request.handle, request.rows, payload_nbytes, request.meta)
         lane = session.named.get(key)
         if lane is not None:
             return lane
         try:
-            lane = self._resolve(session, request, payload_nbytes)
+            lane = self._resolve(session, request, payload_nbytes, many=many)
         except (TrioserveError, RemoteProtocolError) as error:
             self.refuse_frame(session, request.rid, count, error.code, error.message, count)
             return None
-        if request.meta:
+        if 0 < len(request.meta) <= MAX_NAMED_NBYTES:
             if len(session.named) >= MAX_NAMED:
                 session.named.clear()
             session.named[key] = lane
         return lane
 
     def _resolve(
-        self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int
+        self,
+        session: Session,
+        request: Infer | InferMany | InferBegin,
+        payload_nbytes: int,
+        *,
+        many: bool,
     ) -> Lane:
         bound = bool(request.handle)
         meta = parse_request_meta(request.meta, bound=bound, limits=self._engine.wire_limits)
@@ -216,7 +231,7 @@ class Intake:
             payload_nbytes,
             meta if request.meta else b"",
             bound=bound,
-            many=isinstance(request, InferMany) or getattr(request, "frame_type", 0) == FrameType.INFER_MANY,
+            many=many,
             limits=self._engine.wire_limits,
         )
         if fault is not None:

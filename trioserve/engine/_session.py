@@ -69,9 +69,9 @@ class Session:
         self.max_body_nbytes = max_body_nbytes
         self.lanes: dict[int, Lane] = {}
         """Bound handles."""
-        self.named: dict[tuple[int, int, int, bytes], Lane] = {}
-        """Handle, rows, payload size and raw meta of requests that were checked before, and their model: a client
-        by name pays for the look-up once."""
+        self.named: dict[tuple[bool, int, int, int, bytes], Lane] = {}
+        """Requests that were checked before, and their model: a client by name pays for the look-up once. The key is
+        all that the check looks at: whether it is an INFER_MANY, handle, rows, payload size and raw meta."""
         self.tenants: dict[int, str] = {}
         """Tenant of the connection (key 0) and of each bound handle."""
         self.last_rid = 0

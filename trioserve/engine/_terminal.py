@@ -245,7 +245,7 @@ class Terminal:
         many = bool(flags & MANY)
         rows = span if many else slots.rows[slot]
         meta = b""
-        if flags & Flag.SAMPLED:
+        if flags & Flag.SAMPLED and not flags & Flag.NOREPLY:
             meta = timing_trailer(batch, result, slot, now_ns, self._clock.now_ns())
         parts.setdefault(slots.session[slot], []).extend(
             result_parts(
@@ -291,7 +291,8 @@ def timing_trailer(batch: Batch, result: StageResult, slot: int, finished_ns: in
     received_ns = slots.received_at(slot)
     timing = Timing(
         received_ns=received_ns,
-        parsed_ns=slots.parsed_ns[slot],
+        # Read from the clock, while what became ready in the same turn bears the time of the turn's beginning.
+        parsed_ns=min(slots.parsed_ns[slot], slots.ready_ns[slot]),
         tokenized_ns=slots.tokenized_ns[slot],
         ready_ns=slots.ready_ns[slot],
         batched_ns=batch.cut_ns,

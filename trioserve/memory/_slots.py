@@ -100,6 +100,8 @@ class SlotTable:
         """
         first = self._fill
         if first + rows > self._end:
+            if rows > self.block_rows:
+                raise AssertionError(f"a request of {rows} rows does not fit in a block: this is a bug")
             if not self._open_next():
                 return self._lease_hole(rows)
             first = self._fill

@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+MAX_LEAD_NS: Final = 1_000_000
+LEAD_SHARE: Final = 20
+
+
+def lead_of(hop_ns: int, service_ns: int) -> int:
+    """How long before a worker is expected to be free its next batch is sent, nanoseconds.
+
+    A hop at least; for long batches a twentieth of their time, since neither their end nor the moment at which this
+    process gets a processor is known better than that; never more than a millisecond, which rows that come later would
+    have to wait out.
+
+    Args:
+        hop_ns: round trip of an empty message.
+        service_ns: the longest run time seen at warm-up.
+    """
+    return max(hop_ns, min(MAX_LEAD_NS, service_ns // LEAD_SHARE))
+
 
 class StageKeeper:
     """Attaches each start of a worker to its stage, and detaches it when the worker is lost.
@@ -67,7 +84,8 @@ class StageKeeper:
         if isinstance(stage, Executor):
             for lane, model in zip(stage.lanes, info.models, strict=True):
                 lane.service = ServiceModel(model.warmup_ns)
-                lane.policy = WorkConserving(int(lane.config.batching.window_ms * 1e6), info.hop_ns)
+                lead_ns = lead_of(info.hop_ns, max(model.warmup_ns.values(), default=0))
+                lane.policy = WorkConserving(int(lane.config.batching.window_ms * 1e6), lead_ns)
         stage.attach(link)
         for lane, model in zip(stage.lanes, info.models, strict=True):
             if model.error:

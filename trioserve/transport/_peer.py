@@ -105,6 +105,7 @@ class Peer:
         "stalled_since_ns",
         "step",
         "tail",
+        "tail_ns",
         "unparsed",
     )
 
@@ -121,6 +122,8 @@ class Peer:
         self._send: Callable[[Buffer], int] = sock.send
         self.tail = b""
         """Bytes received and not consumed: an incomplete frame, or, if `unparsed`, whole frames too."""
+        self.tail_ns = 0
+        """When the first of them was read."""
         self.unparsed = False
         """Whether the tail is to be parsed before more is read."""
         self.stalled_since_ns = 0
