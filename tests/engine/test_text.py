@@ -83,8 +83,8 @@ def test_runs_of_texts_go_one_by_one(world: World) -> None:
     client = world.client()
     payloads = [client.text_body(rid, [5], many=False) for rid in range(1, 9)]
     assert len({len(payload) for payload in payloads}) == 1
-    sent, client.send = client.send, lambda data: frames.append(data)  # type: ignore[method-assign]
     frames: list[bytes] = []
+    sent, client.send = client.send, frames.append  # type: ignore[assignment, method-assign]
     for rid in range(1, 9):
         client.texts(rid)
     sent(b"".join(frames))
@@ -197,7 +197,7 @@ def test_the_window_counts_texts(make_world: MakeWorld) -> None:
 # ---------------------------------------------------------------- large bodies
 
 
-def large(client: Client, rid: int, tokens: list[int], *, many: bool = False, crc: int | None = None):  # noqa: ANN201
+def large(client: Client, rid: int, tokens: list[int], *, many: bool = False, crc: int | None = None):
     payload = client.text_body(rid, tokens, many=many)
     return client.begin(rid, model="text", rows=len(tokens), many=many, payload=payload, crc=crc)
 
