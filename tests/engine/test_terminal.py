@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import fixed_config
@@ -215,17 +216,10 @@ def test_the_timing_of_a_sampled_request(world: World) -> None:
     assert (timing.batch_id, timing.batch_rows, timing.cut_reason) == (1, 2, int(CutReason.NO_GAIN))
 
 
-def large_config(nbytes: int) -> dict[str, object]:
-    rows = {"y": TensorConfig("i8", [-1, 2]), "gat": TensorConfig("u1", [-1, nbytes])}
-    return {"outputs": rows}
-
-
 @pytest.mark.parametrize("nbytes", [JOIN_NBYTES // 4, JOIN_NBYTES])
 def test_large_results_are_sent_from_the_slab(make_world: MakeWorld, nbytes: int) -> None:
     """Rows too large for the reply block; joined while they are small together, in parts above."""
     config = fixed_config("wide")
-    from msgspec.structs import replace
-
     outputs = {"y": config.outputs["y"], "gat": TensorConfig("u1", [-1, nbytes])}
     world = make_world(configs=[replace(config, outputs=outputs)])
     client = world.client()
@@ -241,7 +235,7 @@ def test_large_results_are_sent_from_the_slab(make_world: MakeWorld, nbytes: int
     world.executor._execute = lambda lane, slots: None  # type: ignore[method-assign]
     world.executor.finish()
     assert sum(taken) == 2 * (32 + 16 + nbytes)
-    client.replies.update({1: None, 2: None})  # type: ignore[dict-item]
+    client.owed.clear()
 
 
 # ---------------------------------------------------------------- counting

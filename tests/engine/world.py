@@ -97,8 +97,9 @@ class World:
         assert isinstance(lane, TextLane)
         return lane
 
-    def client(self, *names: str) -> Client:
-        client = Client(self).bind(*(names or [config.name for config in self.configs]))
+    def client(self, *names: str, vector_from: int = 4) -> Client:
+        client = Client(self, vector_from=vector_from)
+        client.bind(*(names or [config.name for config in self.configs]))
         self.clients.append(client)
         return client
 

@@ -405,8 +405,8 @@ class Lane:
         self.mean_way_ns += MEAN_GAIN * (took_ns - self.mean_way_ns) if self.mean_way_ns else took_ns
 
     def backlog_ns(self) -> float:
-        """How long what is queued will run, and one full batch more."""
-        batches = 1 + self.queue.rows // self.full_rows
+        """How long what is queued or announced will run, and one full batch more."""
+        batches = 1 + (self.queue.rows + self.announced_rows) // self.full_rows
         return batches * self.service.predict_ns(self.full_rows * self.units_per_row)
 
     def is_running(self, first: int) -> bool:
