@@ -6,7 +6,6 @@ is the one terminal frame of a request, with that request's result (`Account`). 
 
 from __future__ import annotations
 
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
