@@ -6,7 +6,7 @@ import functools
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from trioserve_protocol import (
     Cancel,
     Connection,
     DType,
+    ErrorCode,
     Event,
     FatalError,
     FrameType,
@@ -56,10 +57,12 @@ PAIR = Signature(
 LENGTHS = Signature((TensorSpec("text", DType.BYTES, (-1,)),), (TensorSpec("n", DType.I32, (-1,)),))
 UPPER = Signature((TensorSpec("text", DType.BYTES, (-1,)),), (TensorSpec("upper", DType.BYTES, (-1,)),))
 
+Script = Callable[["FakeServer"], Coroutine[Any, Any, None]]
 Outputs = list[np.ndarray]
 Model = tuple[Signature, Callable[..., Outputs]]
 
 MODELS: dict[str, Model] = {
+    "echo": (SCALE, lambda x: [x]),
     "scale": (SCALE, lambda x: [x * 2]),
     "wide": (WIDE, lambda x: [x + 1]),
     "pair": (PAIR, lambda a, b: [a.sum(axis=1, dtype=np.int64) + b, a > 0]),
@@ -130,10 +133,10 @@ class Peer:
                 return None
 
     async def _read(self) -> bool:
-        while True:
+        data: bytes | None = None
+        while data is None:
             try:
                 data = self.sock.recv(1 << 20)
-                break
             except BlockingIOError:
                 await anyio.wait_readable(self.sock)
         if not data:
@@ -156,7 +159,7 @@ class Peer:
     async def bound(self, signature: Signature) -> Bind:
         """Take a BIND and answer it."""
         event: Bind = await self.next(Bind)
-        await self.send(bound_frame(event.rid, event.handle, signature))
+        await self.send(bound_as(event, signature))
         return event
 
     async def result(
@@ -195,8 +198,6 @@ class Peer:
                 assert isinstance(event, Cancel | FatalError), event
 
     async def _serve_bind(self, event: Bind, handles: dict[int, Model]) -> None:
-        from trioserve_protocol import ErrorCode
-
         if event.model not in MODELS:
             await self.send(error_frame(event.rid, ErrorCode.MODEL_NOT_FOUND, f"no model {event.model!r}"))
             return
@@ -204,15 +205,18 @@ class Peer:
         await self.send(bound_frame(event.rid, event.handle, MODELS[event.model][0]))
 
     async def _serve_infer(self, event: Infer | InferMany, handles: dict[int, Model]) -> None:
-        from trioserve_protocol import ErrorCode
-
         many = isinstance(event, InferMany)
         count = event.rows if many else 1
-        if event.handle not in handles:
-            await self.send(error_frame(event.rid, ErrorCode.HANDLE_NOT_BOUND, count=count))
+        model = handles.get(event.handle)
+        if not event.handle:
+            model = MODELS.get(parse_request_meta(event.meta, bound=False).model or "")
+        if model is None:
+            code = ErrorCode.HANDLE_NOT_BOUND if event.handle else ErrorCode.MODEL_NOT_FOUND
+            await self.send(error_frame(event.rid, code, count=count))
             return
-        signature, function = handles[event.handle]
-        fault = check_request(signature, event.rows, len(event.payload), event.meta, many=many)
+        signature, function = model
+        bound, nbytes = bool(event.handle), len(event.payload)
+        fault = check_request(signature, event.rows, nbytes, event.meta, many=many, bound=bound)
         if fault is not None:
             await self.send(error_frame(event.rid, fault.code, fault.message, count=count))
             return
@@ -240,10 +244,10 @@ class FakeServer:
 
     async def accept(self) -> Peer:
         """Return the next connection."""
-        while True:
+        sock: socket.socket | None = None
+        while sock is None:
             try:
                 sock, _ = self.sock.accept()
-                break
             except BlockingIOError:
                 await anyio.wait_readable(self.sock)
         sock.setblocking(False)
@@ -293,7 +297,7 @@ async def serving() -> AsyncIterator[FakeServer]:
 
 
 @asynccontextmanager
-async def scripted(script: Callable[[FakeServer], Awaitable[None]]) -> AsyncIterator[FakeServer]:
+async def scripted(script: Script) -> AsyncIterator[FakeServer]:
     """A server that follows a script, which must have come to its end when the test has."""
     server = listen()
     try:
@@ -305,9 +309,7 @@ async def scripted(script: Callable[[FakeServer], Awaitable[None]]) -> AsyncIter
 
 
 @contextmanager
-def in_thread(
-    script: Callable[[FakeServer], Awaitable[None]] = FakeServer.serve, path: str | None = None
-) -> Iterator[FakeServer]:
+def in_thread(script: Script = FakeServer.serve, path: str | None = None) -> Iterator[FakeServer]:
     """A server in a thread of its own, for blocking clients."""
     server = listen(path)
     failures: list[BaseException] = []
@@ -336,6 +338,10 @@ def in_thread(
         server.close()
     if failures:
         raise failures[0]
+
+
+def bound_as(event: Bind, signature: Signature) -> bytes:
+    return bound_frame(event.rid, event.handle, signature)
 
 
 def decode_inputs(signature: Signature, rows: int, payload: Any) -> list[np.ndarray]:

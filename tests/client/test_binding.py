@@ -8,16 +8,24 @@ def key(name: str) -> ModelKey:
     return ModelKey(name, 0, None)
 
 
+def handle_of(bindings: Bindings, name: str) -> int:
+    binding = bindings.add(key(name))
+    assert binding is not None
+    return binding.handle
+
+
 def test_handles_count_up_and_are_given_anew_when_a_bind_failed() -> None:
     bindings = Bindings()
     first, second = bindings.add(key("a")), bindings.add(key("b"))
+    assert first is not None
+    assert second is not None
     assert (first.handle, second.handle) == (1, 2)
     assert bindings.get(key("a")) is first
     bindings.remove(first)
     assert bindings.get(key("a")) is None
     bindings.remove(first)
-    assert bindings.add(key("c")).handle == 1
-    assert bindings.add(key("d")).handle == 3
+    assert handle_of(bindings, "c") == 1
+    assert handle_of(bindings, "d") == 3
 
 
 def test_the_oldest_confirmed_handle_makes_room() -> None:
@@ -25,13 +33,15 @@ def test_the_oldest_confirmed_handle_makes_room() -> None:
     bindings.max_binds = 2
     first, second = bindings.add(key("a")), bindings.add(key("b"))
     assert bindings.add(key("c")) is None
+    assert second is not None
     second.signature = SCALE
-    assert bindings.add(key("c")).handle == 2
+    assert handle_of(bindings, "c") == 2
     assert bindings.get(key("b")) is None
     assert bindings.get(key("a")) is first
 
 
 def test_the_frame_names_model_version_and_tenant() -> None:
     binding = Bindings().add(ModelKey("scale", 7, "acme"))
+    assert binding is not None
     events, _ = Connection(Role.SERVER).receive(memoryview(binding.frame(5)))
     assert events == [Bind(5, 1, "scale", 7, "acme", None)]

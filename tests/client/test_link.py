@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.client.fake_server import SCALE, WIDE
-from tests.client.test_session import result
+from tests.client.wire import result
 from trioserve.client._calls import ControlCall, ModelKey
 from trioserve.client._failures import ClientClosed, ConnectionLost
 from trioserve.client._infer import InferCall

@@ -38,7 +38,7 @@ def test_bytes_outputs_become_bytes(fast: bool) -> None:  # noqa: FBT001
     elements = [b"A", b"", b"LONG" * 9]
     if fast:
         data = encode_bytes_fast(elements)
-        decls = (TensorDecl(DType.BYTES, (3,), len(data), 0, fast=True),)
+        decls: tuple[TensorDecl, ...] = (TensorDecl(DType.BYTES, (3,), len(data), 0, fast=True),)
         payload = data + bytes(-len(data) % 8)
     else:
         payload, decls = encode_outputs([np.array(elements, object)]), ()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.harness import Closed, ServerProcess, Wire, infer, row, serving, wait_for
-from trioserve_protocol import Error, ErrorCode, Pong, Result, bind_frame, ping_frame
+from trioserve_protocol import Error, ErrorCode, Pong, Result, bind_frame, frame, frame_bytes, ping_frame
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -193,6 +193,15 @@ def test_a_flood_of_control_frames_slows_down_its_sender_only(server: ServerProc
     assert sorted(others)[10] < 0.02
 
 
+def test_control_frames_that_are_refused_are_a_flood_too(server: ServerProcess) -> None:
+    unknown = frame_bytes(frame(0x7F, rid=1))
+    with server.connect() as flood:
+        flood.send(unknown * 600)
+        started = time.monotonic()
+        assert {event.code for event in flood.receive_many(600)} == {ErrorCode.UNKNOWN_TYPE}
+        assert 0.7 < time.monotonic() - started < 4
+
+
 def test_one_connection_too_many_is_told_so(server: ServerProcess) -> None:
     wires = [server.connect() for _ in range(12)]
     for wire in wires:
@@ -219,7 +228,7 @@ def test_two_pipelining_clients_do_not_starve_a_third(server: ServerProcess) -> 
     with server.connect() as first, server.connect() as second:
         for wire in (first, second):
             wire.bind("scale")
-            wire.sock.setblocking(False)  # noqa: FBT003
+            wire.sock.setblocking(False)
         frames = b"".join(infer(rid, b"", handle=9) for rid in range(1, 4000))
         for wire in (first, second):
             fill(wire.sock, frames * 40)

@@ -230,7 +230,7 @@ def _as_array(value: object, spec: TensorSpec) -> Array:
         raise InvalidArgument(f"input {spec.name!r}: {error}") from error
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise InvalidDtype(
-            f"input {spec.name!r} is {array.dtype}, the model takes {wanted} and that would lose values"
+            f"input {spec.name!r} is {array.dtype}, which does not become the model's {wanted} without a loss"
         )
     return np.asarray(array, wanted, order="C")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from trioserve_protocol import ErrorCode
 
@@ -40,7 +39,7 @@ class BodyReader:
             peer: where it came from.
             event: header and meta.
             data: what was received after them.
-            now_ns: when the turn began.
+            now_ns: when the first byte of its header was read.
 
         Returns:
             How many bytes of `data` belong to the body and are done with.
@@ -52,9 +51,7 @@ class BodyReader:
             return 0
         peer.machine.accept_body()
         peer.arrival = arrival
-        peer.arrival_since_ns = now_ns
         self._watch.body_begun(peer)
-        peer.body_crc = None if event.crc is None else (event.crc, event.meta)
         prefix = data[: peer.machine.body_remaining]
         at = 0
         while at < len(prefix):
@@ -100,10 +97,6 @@ class BodyReader:
         if not arrival.advance(nbytes):
             return
         peer.arrival = None
-        if peer.body_crc is not None and arrival.crc32(crc32(peer.body_crc[1])) != peer.body_crc[0]:
-            message = "CRC-32 of the body does not match"
-            self._intake.break_off(arrival, ErrorCode.CRC_MISMATCH, message)
-            return
         self._intake.arrived(arrival, now_ns)
 
     def drop(self, peer: Peer) -> None:

@@ -67,7 +67,7 @@ class Gather:
 
         Returns:
             The connections whose frame is a plain request of the model, those requests in the same order as a run, and
-            the other connections with what was received from each. If they are few, all are others.
+            the other connections with what was received from each. If they are few, or none is plain, all are others.
 
         Ownership: the payload and the views are valid until the next row is received.
         """
@@ -85,6 +85,8 @@ class Gather:
         if not plain.all():
             others = [(peers[row], self.views[row]) for row in np.flatnonzero(~plain).tolist()]
             rows = np.flatnonzero(plain)
+            if not len(rows):
+                return [], None, others
             peers = [peers[row] for row in rows.tolist()]
         run = InferRun(
             len(peers),

@@ -33,6 +33,10 @@ PREFIX_NBYTES: Final = 65_536
 """Most bytes of one read. A large body that nobody could expect is copied into its slot as far as it came with its
 header; the rest of it, and all of the next one, is received in place."""
 
+SPLIT_NS: Final = 1_000_000
+"""How much earlier the first byte of a frame must have been read than its last for the frame to have a time of its own.
+Below that its deadline is counted from the turn that completes it, with all frames behind it."""
+
 
 class Reader:
     """Reads and parses.
@@ -92,10 +96,12 @@ class Reader:
 
     def parse_kept(self, peer: Peer, now_ns: int) -> int:
         """Goes on with bytes that were received in an earlier turn; the connection is not in `ready` any more."""
-        kept = len(peer.tail)
+        kept, read_ns = len(peer.tail), peer.tail_ns
         self._buffer[:kept] = peer.tail
         peer.unparsed = False
-        return self.parse(peer, self._buffer[:kept], now_ns)
+        units = self.parse(peer, self._buffer[:kept], now_ns, read_ns)
+        peer.tail_ns = read_ns
+        return units
 
     def admit_gathered(self, now_ns: int) -> list[tuple[Peer, memoryview]]:
         """Admits what several connections sent in this turn as one run.
@@ -181,9 +187,12 @@ class Reader:
         self._buffer[:kept] = peer.tail
         limit = min(peer.machine.wanted(kept), self._read_nbytes)
         received = peer.recv_into(self._buffer[kept : kept + limit])
-        if received:
-            return self.parse(peer, self._buffer[: kept + received], now_ns)
-        return self._end_of_stream(peer)
+        if not received:
+            return self._end_of_stream(peer)
+        data = self._buffer[: kept + received]
+        if kept and now_ns - peer.tail_ns > SPLIT_NS:
+            return self.parse(peer, data, now_ns, peer.tail_ns, max_frames=1)
+        return self.parse(peer, data, now_ns)
 
     def _read_body(self, peer: Peer, now_ns: int) -> int:
         """Inside a large body that is wanted."""
@@ -210,29 +219,35 @@ class Reader:
 
     # ---------------------------------------------------------------- frames
 
-    def parse(self, peer: Peer, data: memoryview, now_ns: int) -> int:
+    def parse(self, peer: Peer, data: memoryview, now_ns: int, read_ns: int = 0, max_frames: int = 0) -> int:
         """Takes the frames at the start of `data`, and keeps what is left of it.
 
         Args:
             peer: where it came from.
             data: everything of it that is not consumed.
             now_ns: when the turn began.
+            read_ns: when the first bytes of the frames were read, from which their deadlines count; 0 is `now_ns`.
+            max_frames: the most frames to take; 0 is the limit of a connection and turn.
 
         Returns:
             Units.
         """
         event: Any
-        events, consumed = peer.machine.receive(data, max_frames=self._max_frames)
+        read_ns = read_ns or now_ns
+        events, consumed = peer.machine.receive(data, max_frames=max_frames or self._max_frames)
         units = len(events) + consumed // self._unit_nbytes
         for event in events:
             kind = type(event)
             if kind is Infer:
-                self._intake.admit(peer.session, event, now_ns)
+                self._intake.admit(peer.session, event, read_ns)
             elif kind is InferRun:
-                self._intake.admit_run(peer.session, event, now_ns)
+                self._intake.admit_run(peer.session, event, read_ns)
                 units += event[0]
             elif kind is InferBegin:
-                consumed += self.bodies.begin(peer, event, data[consumed:], now_ns)
+                consumed += self.bodies.begin(peer, event, data[consumed:], read_ns)
+                peer.arrival_since_ns = now_ns
+            elif kind is InferMany:
+                self._intake.admit_many(peer.session, event, read_ns)
             else:
                 self._rare_event(peer, event, now_ns)
         if peer.midway or consumed != len(data):
@@ -244,6 +259,8 @@ class Reader:
         if peer.step == self._read_nothing:
             return
         machine = peer.machine
+        if consumed or not peer.tail:
+            peer.tail_ns = now_ns
         peer.tail = bytes(left)
         if not peer.tail:
             self._watch.frame_complete(peer)
@@ -263,13 +280,13 @@ class Reader:
             peer.step = self._read_frames
         peer.midway = peer.step != self._read_frames
 
-    def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:  # noqa: ANN401  one of thirteen types
-        if type(event) is InferMany:
-            self._intake.admit_many(peer.session, event, now_ns)
-        elif type(event) is FrameError:
+    def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:  # noqa: ANN401  one of twelve types
+        if type(event) is FrameError:
             self._intake.refuse_frame(
                 peer.session, event.rid, event.count, event.code, event.message, event.requests
             )
+            if not event.requests:
+                self._watch.spend_control(peer, now_ns)
         elif type(event) is FatalError:
             self._group.dismiss(peer, event.reply, "protocol error", now_ns)
         elif self._control.handle(peer, event):

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+from trioserve_tools.targets import Target
 
 from ._measure import Rounds, Spread
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A bound."""
-
-    relation: Literal[">=", "<="]
-    bound: float
-
-    def met_by(self, value: float) -> bool:
-        """Whether a value is on the right side of it."""
-        return value >= self.bound if self.relation == ">=" else value <= self.bound
-
-    def __str__(self) -> str:
-        return f"{self.relation} {self.bound:g}"
 
 
 @dataclass(frozen=True, slots=True)

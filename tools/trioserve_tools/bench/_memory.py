@@ -10,7 +10,9 @@ from trioserve_tools.idle_connections import affordable, idle_connections
 from trioserve_tools.process_figures import descendants, rss_nbytes, wakeups, wakeups_since
 from trioserve_tools.server_process import server_process
 
-from ._figures import Figure, PartResult, Target
+from trioserve_tools.targets import Target
+
+from ._figures import Figure, PartResult
 from ._measure import Spread
 from ._scenarios import Setting
 from ._subjects import SERVED

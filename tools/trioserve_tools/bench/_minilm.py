@@ -8,7 +8,9 @@ from trioserve_tools.minilm import build_repository
 from trioserve_tools.minilm.throughput import compare, some_questions
 from trioserve_tools.wheels import WheelError
 
-from ._figures import Figure, PartResult, Target
+from trioserve_tools.targets import Target
+
+from ._figures import Figure, PartResult
 from ._measure import Spread
 from ._scenarios import Setting
 

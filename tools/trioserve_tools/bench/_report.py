@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from trioserve_tools.targets import number
+
 from ._figures import Figure, PartResult
 from ._measure import Sample, Spread, spread_of
 from ._scenarios import Setting
@@ -87,15 +89,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def number(value: float) -> str:
-    """A value with about three digits, and all those before the point."""
-    if value == 0:
-        return "0"
-    if abs(value) < 0.001:
-        return f"{value:.1e}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _subject(name: str, samples: Sequence[Sample]) -> list[str]:

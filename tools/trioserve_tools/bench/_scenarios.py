@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trioserve_tools.targets import Target
+
 from ._client import LoadClient, LoadShape
-from ._figures import Figure, PartResult, Target
+from ._figures import Figure, PartResult
 from ._measure import Rounds, Sample, compared, measure, spread_of
 from ._subjects import Starter, bare, mosec, trioserve
 

@@ -1,0 +1,199 @@
+"""Processes that end while they are needed: an executor, the server that is told to stop, the front itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import trio
+
+from trioserve_protocol import ErrorCode
+from trioserve_tools.process_figures import descendants, is_alive
+from trioserve_tools.server_process import ServerProcess, server_process
+
+from ._drill import SERVED, Field, Finding, none_of
+from ._ledger import UNANSWERED, Ledger
+from ._observe import fds_of, leaks
+from ._traffic import LINKS, traffic
+
+RATE: Final = 5_000.0
+CAPACITY: Final = 200_000
+BEFORE_S: Final = (0.2, 0.5)
+"""Time under load before the blow, at least and at most."""
+
+RECOVERY_S: Final = 10.0
+"""Longest that is waited for the first good reply after a kill."""
+
+AFTERWARDS_S: Final = 0.2
+"""Load that goes on once the server is back."""
+
+ANSWER_S: Final = 5.0
+"""Longest that is waited for the last replies; more than any deadline on the wire."""
+
+POLL_S: Final = 0.005
+ORPHAN_S: Final = 5.0
+
+
+# ---------------------------------------------------------------- kill -9 of the executor
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What became of one killed executor's requests."""
+
+    ledger: Ledger
+    error_latencies_ms: Sequence[float]
+    """Of each request that got an error: from the kill, or from its sending if that was later, to the error."""
+
+    first_ok_s: float
+    """From the kill to the first good reply to a request sent after it."""
+
+    untyped: int
+    """Errors that do not say to try again, though nothing was wrong with the request."""
+
+    leaked: int
+
+
+async def executor_kill(field: Field) -> list[Finding]:
+    """Fresh servers under load, whose executor is killed."""
+    rng = field.rng()
+    kills = []
+    for number in range(field.count):
+        kills.append(await _kill_executor(rng))
+        field.progress(
+            f"kill {number + 1} of {field.count}: first OK after {kills[-1].first_ok_s:.2f} s, "
+            f"{kills[-1].ledger.statuses()}"
+        )
+    latencies_ms = [value for kill in kills for value in kill.error_latencies_ms]
+    return [
+        none_of("unanswered", sum(kill.ledger.unanswered for kill in kills)),
+        none_of("duplicate", sum(kill.ledger.duplicates for kill in kills)),
+        none_of("wrong payload", sum(kill.ledger.wrong for kill in kills)),
+        none_of("error without a retryable reason", sum(kill.untyped for kill in kills)),
+        none_of("leaked", sum(kill.leaked for kill in kills)),
+        field.timing("error p99", float(np.quantile([0, *latencies_ms], 0.99)), 100, "ms"),
+        field.timing("first OK, slowest", max(kill.first_ok_s for kill in kills), 1, "s"),
+        Finding("kills", len(kills)),
+        Finding("requests", sum(kill.ledger.issued.stop - 1 for kill in kills)),
+        Finding("failed", sum(len(kill.error_latencies_ms) for kill in kills)),
+    ]
+
+
+async def _kill_executor(rng: random.Random) -> Kill:
+    async with server_process(SERVED) as server:
+        fds = await fds_of(server)
+        (executor,) = descendants(server.pid)
+        async with traffic(server.port, RATE, rng, CAPACITY) as load:
+            await trio.sleep(rng.uniform(*BEFORE_S))
+            os.kill(executor, signal.SIGKILL)
+            killed_ns = time.monotonic_ns()
+            first_ok_s = await _first_ok_s(load.ledger, killed_ns)
+            await trio.sleep(AFTERWARDS_S)
+            await load.settle(ANSWER_S)
+        leaked = await leaks(server, fds)
+        await server.end()
+    return _judged(load.ledger, killed_ns, first_ok_s, leaked)
+
+
+async def _first_ok_s(ledger: Ledger, killed_ns: int) -> float:
+    """Waits for the first good reply to a request that was sent after the kill; infinite if there is none."""
+    deadline_s = trio.current_time() + RECOVERY_S
+    while trio.current_time() < deadline_s:
+        good = (ledger.sent_ns > killed_ns) & (ledger.status == ErrorCode.OK)
+        if good.any():
+            return float(ledger.ended_ns[good].min() - killed_ns) / 1e9
+        await trio.sleep(POLL_S)
+    return float("inf")
+
+
+def _judged(ledger: Ledger, killed_ns: int, first_ok_s: float, leaked: int) -> Kill:
+    failed = (ledger.status != ErrorCode.OK) & (ledger.status != UNANSWERED)
+    since_ns = np.maximum(ledger.sent_ns[failed], killed_ns)
+    latencies_ms = ((ledger.ended_ns[failed] - since_ns) / 1e6).tolist()
+    untyped = sum(not ErrorCode(status).retryable for status in ledger.status[failed].tolist())
+    return Kill(ledger, latencies_ms, first_ok_s, untyped, leaked)
+
+
+# ---------------------------------------------------------------- SIGTERM
+
+
+async def sigterm(field: Field) -> list[Finding]:
+    """Fresh servers under load that are told to stop."""
+    rng = field.rng()
+    failed = lost = wrong = returned = requests = 0
+    slowest_s = 0.0
+    for number in range(field.count):
+        async with server_process(SERVED) as server:
+            ledger, taken, seconds = await _stop_under_load(server, rng)
+        position = ledger.order[ledger.issued]
+        within = position <= taken[ledger.links[ledger.issued]]
+        status = ledger.status[ledger.issued]
+        failed += int((within & (status != ErrorCode.OK)).sum())
+        lost += int((taken < 0).sum())
+        wrong += ledger.wrong + ledger.duplicates
+        returned += int((~within).sum())
+        requests += len(status)
+        slowest_s = max(slowest_s, seconds)
+        field.progress(f"stop {number + 1} of {field.count}: {seconds:.2f} s, {ledger.statuses()}")
+    return [
+        none_of("taken and not answered with a result", failed),
+        none_of("connections closed without GOAWAY", lost),
+        none_of("duplicate or wrong", wrong),
+        field.timing("time to end, slowest", slowest_s, 2, "s"),
+        Finding("stops", field.count),
+        Finding("requests", requests),
+        Finding("handed back as never executed", returned),
+    ]
+
+
+async def _stop_under_load(
+    server: ServerProcess, rng: random.Random
+) -> tuple[Ledger, np.ndarray[tuple[int], np.dtype[np.int64]], float]:
+    """Returns the ledger, how many requests the server said it had taken on each link (-1: it said nothing), and the
+    seconds it took to end.
+    """
+    async with traffic(server.port, RATE, rng, CAPACITY) as load:
+        await trio.sleep(rng.uniform(*BEFORE_S))
+        told_s = trio.current_time()
+        server.process.terminate()
+        await server.ended()
+        seconds = trio.current_time() - told_s
+        for link in load.links:
+            with trio.fail_after(ANSWER_S):
+                await link.closed.wait()
+    taken = np.full(LINKS, -1, np.int64)
+    for link in load.links:
+        if link.taken is not None:
+            taken[link.number] = link.taken
+    return load.ledger, taken, seconds
+
+
+# ---------------------------------------------------------------- kill -9 of the front
+
+
+async def front_kill(field: Field) -> list[Finding]:
+    """Fresh servers under load whose front process is killed: the workers must not stay behind."""
+    rng = field.rng()
+    orphans, slowest_s = 0, 0.0
+    for _ in range(field.count):
+        async with server_process(SERVED) as server, traffic(server.port, RATE, rng, CAPACITY):
+            await trio.sleep(rng.uniform(*BEFORE_S))
+            workers = descendants(server.pid)
+            server.process.kill()
+            killed_s = trio.current_time()
+            with trio.move_on_after(ORPHAN_S):
+                while any(map(is_alive, workers)):
+                    await trio.sleep(POLL_S)
+            orphans += sum(map(is_alive, workers))
+            slowest_s = max(slowest_s, trio.current_time() - killed_s)
+    return [
+        none_of("orphans", orphans),
+        field.timing("last worker gone, slowest", slowest_s, 1, "s"),
+        Finding("kills", field.count),
+    ]

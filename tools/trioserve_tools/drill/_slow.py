@@ -1,0 +1,245 @@
+"""Clients that are slow on purpose, or silent, and deadlines shorter than what is running."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import trio
+
+from trioserve_protocol import ErrorCode, FrameType
+from trioserve_tools.idle_connections import affordable, idle_connections
+from trioserve_tools.process_figures import descendants, rss_nbytes, wakeups, wakeups_since
+
+from ._drill import QUICK_SOFT_S, QUICK_STALL_S, Field, Finding, at_most, exactly, none_of
+from ._observe import fds_of, leaks, neighbour, undisturbed_p99_us
+from ._wire import MINUTE_US, Wire, infer, wire
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+SETTLE_S: Final = 0.5
+
+
+# ---------------------------------------------------------------- a header byte a second
+
+
+SLICES: Final = 100
+"""Into so many parts a round of bytes is cut, so that they arrive evenly."""
+
+
+async def slowloris(field: Field) -> list[Finding]:
+    """Connections that send a header byte by byte and never finish it."""
+    count = affordable(field.count)
+    stall_s, pace_s = (QUICK_STALL_S, 0.1) if field.quick else (5.0, 1.0)
+    async with field.fresh_server(f"limits.header_stall_s={stall_s}") as server:
+        fds = await fds_of(server)
+        alone_us = await undisturbed_p99_us(server.port, stall_s)
+        before = rss_nbytes(server.pid)
+        async with neighbour(server.port) as victim:
+            with contextlib.ExitStack() as stack:
+                socks = [
+                    stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                    for _ in range(count)
+                ]
+                each_kib = await _drip(socks, server.pid, before, stall_s, pace_s)
+                closed = sum(map(_is_closed, socks))
+        leaked = await leaks(server, fds)
+    return [
+        exactly("connections closed", closed, count),
+        at_most("memory of each", each_kib, 32, "KiB"),
+        field.timing("neighbour's p99 over its p99 alone", victim.felt.p99_us / alone_us, 1.2, "x"),
+        none_of("neighbour's failures", victim.felt.failures),
+        none_of("leaked", leaked),
+        Finding("neighbour's p99 alone", alone_us / 1000, unit="ms"),
+    ]
+
+
+async def _drip(
+    socks: Sequence[socket.socket], pid: int, before_nbytes: int, stall_s: float, pace_s: float
+) -> float:
+    """Sends a byte on each connection every `pace_s` until the stall limit is surely over; returns the memory of each
+    connection, in KiB, at its highest.
+    """
+    highest = 0
+    for byte in b"TS\x01\x10" + bytes(int(stall_s / pace_s) - 1):
+        for first in range(SLICES):
+            for sock in socks[first::SLICES]:
+                with contextlib.suppress(OSError):
+                    sock.send(bytes((byte,)), socket.MSG_DONTWAIT)
+            await trio.sleep(pace_s / SLICES)
+        highest = max(highest, rss_nbytes(pid) - before_nbytes)
+    await trio.sleep(SETTLE_S)
+    return highest / KIB / len(socks)
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    """Whether the server has closed a connection; what it said before is read first."""
+    try:
+        while sock.recv(KIB, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+# ---------------------------------------------------------------- never reading
+
+REPLY_NBYTES: Final = 65_536
+FULL_NBYTES: Final = 64 * MIB
+"""What is asked for by a client that reads none of it: more than kernel and server may hold of it."""
+
+ASKED_AT_ONCE: Final = 4
+
+
+async def deaf_reader(field: Field) -> list[Finding]:
+    """A client that asks for more and more and never reads an answer; with others beside it that do."""
+    soft_s = QUICK_SOFT_S if field.quick else 10.0
+    async with field.fresh_server(f"limits.output_soft_s={soft_s}") as server:
+        fds = await fds_of(server)
+        alone_us = await undisturbed_p99_us(server.port, soft_s)
+        async with neighbour(server.port) as victim:
+            growth, slowest_s = 0, 0.0
+            for _ in range(field.count):
+                grown, seconds = await _never_read(server.port, server.pid, soft_s)
+                growth, slowest_s = max(growth, grown), max(slowest_s, seconds)
+        leaked = await leaks(server, fds)
+    return [
+        field.timing("closed after, slowest", slowest_s, soft_s + 1, "s"),
+        at_most("memory growth", growth / MIB, 16, "MiB"),
+        field.timing("neighbour's p99 over its p99 alone", victim.felt.p99_us / alone_us, 1.5, "x"),
+        none_of("neighbour's failures", victim.felt.failures),
+        none_of("leaked", leaked),
+    ]
+
+
+async def _never_read(port: int, pid: int, soft_s: float) -> tuple[int, float]:
+    """Returns how much the server's memory grew, and the seconds until it closed the connection."""
+    request = infer(1, np.zeros(2, np.float32).tobytes())
+    async with wire(port, "wide") as connection:
+        before, highest, started_s = rss_nbytes(pid), 0, trio.current_time()
+        with trio.move_on_after(soft_s + 10) as patience:
+            for number in range(FULL_NBYTES // REPLY_NBYTES):
+                if not await _ask(connection, request, number):
+                    break
+                highest = max(highest, rss_nbytes(pid) - before)
+            while not patience.cancelled_caught and not _was_closed(connection):
+                highest = max(highest, rss_nbytes(pid) - before)
+                await trio.sleep(0.02)
+        return highest, trio.current_time() - started_s
+
+
+async def _ask(connection: Wire, request: bytes, number: int) -> bool:
+    """Sends a few requests, and gives the server the time for them; False if it has closed the connection."""
+    first = number * ASKED_AT_ONCE + 2
+    heads = [(first + i).to_bytes(8, "little") for i in range(ASKED_AT_ONCE)]
+    try:
+        with trio.move_on_after(0.1):
+            await connection.send(b"".join(request[:8] + head + request[16:] for head in heads))
+        await trio.sleep(0.002)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return False
+    return not _was_closed(connection)
+
+
+def _was_closed(connection: Wire) -> bool:
+    """Whether the peer has reset or closed a connection of which nothing has been read."""
+    sock = connection.stream.socket
+    tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or tcp_info[0] != TCP_ESTABLISHED)
+
+
+TCP_ESTABLISHED: Final = 1
+
+
+# ---------------------------------------------------------------- doing nothing
+
+IDLE_S: Final = 3.0
+
+
+async def idle(field: Field) -> list[Finding]:
+    """Connections that have bound a model and then do nothing."""
+    count = affordable(field.count)
+    async with field.fresh_server() as server:
+        fds = await fds_of(server)
+        before = rss_nbytes(server.pid)
+        processes = [server.pid, *descendants(server.pid)]
+        with idle_connections(server.port, count, "double"):
+            await trio.sleep(SETTLE_S)
+            each_kib = (rss_nbytes(server.pid) - before) / KIB / count
+            earlier = wakeups(processes)
+            await trio.sleep(IDLE_S / 3 if field.quick else IDLE_S)
+            wakes = wakeups_since(earlier, wakeups(processes))
+        leaked = await leaks(server, fds)
+    return [
+        exactly("idle connections", count, field.count),
+        at_most("memory of each", each_kib, 32, "KiB"),
+        none_of("wake-ups", wakes),
+        none_of("leaked", leaked),
+    ]
+
+
+# ---------------------------------------------------------------- deadlines
+
+DEADLINE_MS: Final = 20.0
+BETWEEN_S: Final = 0.007
+SLOW_RID: Final = 1
+INSIDE_RID: Final = 2
+
+
+async def deadlines(field: Field) -> list[Finding]:
+    """Requests of 20 ms inside a batch that takes 2 s, and behind it."""
+    batch_s = 0.4 if field.quick else 2.0
+    late_ms: list[float] = []
+    early = others = 0
+    async with wire(field.server.port, "slow") as connection:
+        for _ in range(field.count):
+            replies = await _one_slow_batch(connection, batch_s)
+            for rid, (status, took_ms) in replies.items():
+                if rid == SLOW_RID:
+                    others += status != ErrorCode.OK
+                    continue
+                others += status & 0xFF != ErrorCode.DEADLINE_EXCEEDED
+                late_ms.append(took_ms - DEADLINE_MS)
+                early += took_ms < DEADLINE_MS and status != ErrorCode.DEADLINE_INFEASIBLE
+    return [
+        none_of("other outcomes than DEADLINE_EXCEEDED", others),
+        none_of("answered before the deadline", early),
+        field.timing("lateness, p50", float(np.quantile(late_ms, 0.5)), 1, "ms"),
+        field.timing("lateness, p99", float(np.quantile(late_ms, 0.99)), 1, "ms"),
+        Finding("deadlines", len(late_ms)),
+        Finding("batches", field.count),
+    ]
+
+
+async def _one_slow_batch(connection: Wire, batch_s: float) -> dict[int, tuple[int, float]]:
+    """Status of every request of one slow batch and of those behind it, with the milliseconds it took."""
+    sent_ns: dict[int, int] = {}
+    replies: dict[int, tuple[int, float]] = {}
+
+    async def send(rid: int, data: bytes) -> None:
+        sent_ns[rid] = time.monotonic_ns()
+        await connection.send(data)
+
+    async def take_all(count: int) -> None:
+        while len(replies) < count:
+            reply = await connection.expect()
+            took_ms = (time.monotonic_ns() - sent_ns[reply.rid]) / 1e6
+            replies[reply.rid] = (reply.status if reply.kind == FrameType.ERROR else ErrorCode.OK, took_ms)
+
+    zero, timeout_us = np.zeros(1, np.float32).tobytes(), int(DEADLINE_MS * 1000)
+    slow = infer(SLOW_RID, np.full(1, batch_s, np.float32).tobytes(), timeout_us=MINUTE_US)
+    behind = range(INSIDE_RID + 1, INSIDE_RID + 1 + int((batch_s - 0.1) / BETWEEN_S))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_all, len(behind) + 2)
+        sent_ns[INSIDE_RID] = time.monotonic_ns()
+        await send(SLOW_RID, slow + infer(INSIDE_RID, zero, timeout_us=timeout_us))
+        for rid in behind:
+            await trio.sleep(BETWEEN_S)
+            await send(rid, infer(rid, zero, timeout_us=timeout_us))
+    return replies
