@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from tests.e2e.harness import ServerProcess, Wire, infer, row
+from trioserve.transport._gather import MAX_GATHERS
 from trioserve_protocol import (
     ErrorCode,
     Flag,
+    FrameType,
     Result,
     ResultMany,
     Tag,
     admin_frame,
+    frame,
+    frame_bytes,
     tlv,
 )
 
@@ -63,3 +67,13 @@ def test_the_deadline_counts_from_the_first_byte_of_a_frame(wire: Wire) -> None:
     time.sleep(0.1)
     wire.send(request[40:])
     wire.expect_error(ErrorCode.DEADLINE_IN_QUEUE, 1)
+
+
+def test_more_handles_than_are_gathered_are_served_all_the_same(wire: Wire) -> None:
+    for handle in range(1, MAX_GATHERS + 8):
+        wire.bind("scale", handle)
+        for rid in range(6 * handle, 6 * handle + 6):
+            wire.send(infer(rid, row(rid), handle=handle))
+            assert wire.result(rid)[0] == 2 * rid
+        wire.send(frame_bytes(frame(FrameType.UNBIND, rid=1 << 40, handle=handle)))
+        wire.receive()

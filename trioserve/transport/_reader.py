@@ -19,7 +19,7 @@ from trioserve_protocol import (
 
 from ._body import BodyReader
 from ._control import Control
-from ._gather import MAX_FRAME_NBYTES, SINGLES_TO_GATHER, Gather
+from ._gather import MAX_FRAME_NBYTES, MAX_GATHERS, SINGLES_TO_GATHER, Gather
 
 if TYPE_CHECKING:
     from trioserve.config import ServerConfig
@@ -159,6 +159,8 @@ class Reader:
             if lane.plain_frame_nbytes != received:
                 continue
             if key not in self._gathers:
+                if len(self._gathers) == MAX_GATHERS:
+                    return
                 self._gathers[key] = Gather(lane, handle, self._max_peers)
             peer.gather = self._gathers[key]
             peer.step = self._read_single
