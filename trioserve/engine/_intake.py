@@ -266,7 +266,7 @@ class Intake:
             requests: what it counts for in GOAWAY; 0 for a control frame.
         """
         session.taken += requests
-        if requests and self._live_id(session, rid, count) is not None:
+        if self._live_id(session, rid, count) is not None:
             rid, count = 0, 1  # the id belongs to a live request, which this must not end
         session.sink.write_soon(error_frame(rid, code, message, count=count))
 

@@ -248,6 +248,8 @@ class Terminal:
         meta = b""
         if flags & Flag.SAMPLED and not flags & Flag.NOREPLY:
             meta = timing_trailer(batch, result, slot, now_ns, self._clock.now_ns())
+            if not self._sessions[slots.session[slot]].takes_result(lane, rows, len(meta)):
+                meta = b""  # the client takes the result, but not that much more
         parts.setdefault(slots.session[slot], []).extend(
             result_parts(
                 lane,
