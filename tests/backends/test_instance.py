@@ -8,6 +8,7 @@ import pytest
 
 import trioserve
 from trioserve.backends import class_signature, instance_config, load_class
+from trioserve.config import ConfigError
 
 X = {"x": trioserve.Tensor("f4", [-1, 4])}
 
@@ -48,6 +49,25 @@ def test_what_a_worker_could_not_make_again_is_refused() -> None:
         instance_config(Here(b""))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="says its `inputs` and `outputs`"):
         instance_config(Mute())
+
+
+class Greedy(Here):
+    max_batch_rows = 100_000
+    window_ms = 50
+
+
+class Misnamed(Here):
+    name = "../here"
+
+
+@pytest.mark.parametrize(
+    "model, keys",
+    [(Greedy(1.0), {"batching.max_rows", "batching.window_ms"}), (Misnamed(1.0), {"name"})],
+)
+def test_what_a_class_says_is_checked_as_a_file_is(model: trioserve.Model, keys: set[str]) -> None:
+    with pytest.raises(ConfigError, match="class") as caught:
+        instance_config(model)
+    assert {problem.key for problem in caught.value.problems} == keys
 
 
 @pytest.mark.slow

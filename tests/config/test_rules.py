@@ -69,6 +69,7 @@ def test_good(config: ModelConfig) -> None:
         (onnx(slots=8), "batching.max_rows", "at most slots"),
         (onnx(batching=BatchingConfig(layout="packed")), "batching.layout", "no tokenizer"),
         (onnx(batching=BatchingConfig(max_tokens=8)), "batching.max_tokens", "no tokenizer"),
+        (text(batching=BatchingConfig(max_rows=1_001)), "batching.max_rows", "a tokenizer"),
         (text(batching=BatchingConfig(buckets=[])), "batching.buckets", "ascending"),
         (text(batching=BatchingConfig(buckets=[16, 16, 256])), "batching.buckets", "ascending"),
         (text(batching=BatchingConfig(buckets=[16, 128])), "batching.buckets", "a last bucket"),

@@ -89,6 +89,9 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     assert keys["limits.max_connections"] is int
     env = {variable_of(key): defaults[kind.__name__] for key, kind in keys.items()}
     env |= {"TRIOSERVE_ON_FIN": "cancel", "TRIOSERVE_LOG_LEVEL": "debug", "TRIOSERVE_LOG_FORMAT": "json"}
+    env |= {
+        f"TRIOSERVE_LIMITS__{key}": "5000" for key in ("MAX_FRAME_NBYTES", "MAX_META_NBYTES", "CREDIT_NBYTES")
+    }
     config = load_server_config(env=env)
     assert config.limits.output_soft_s == 1.5
     assert config.workers.depth == 3
@@ -113,3 +116,22 @@ def test_keys_that_do_not_go_together(flags: dict[str, object], key: str, words:
 
 def test_no_tcp_is_fine_with_a_unix_socket() -> None:
     assert load_server_config(flags={"host": "", "unix_path": "/run/trioserve.sock"}).host == ""
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("max_frame_nbytes", 4_095),
+        ("max_frame_nbytes", 2**32),
+        ("max_meta_nbytes", 511),
+        ("max_meta_nbytes", 8 * 65_536),
+        ("credit_requests", 2**32),
+        ("credit_nbytes", 1_023),
+        ("credit_nbytes", 2**42),
+        ("max_bytes_elements", 2**32),
+        ("control_frames_per_s", 2**32),
+    ],
+)
+def test_a_limit_that_clients_cannot_be_told_of(key: str, value: int) -> None:
+    [problem] = problems_of(flags={f"limits.{key}": value})
+    assert problem.key == f"limits.{key}"

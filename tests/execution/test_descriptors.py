@@ -9,6 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trioserve.batching._queue import MAX_RANGES
+from trioserve.config._model import MAX_BATCH_ROWS
+from trioserve.config._rules import MAX_TEXT_BATCH_ROWS
+from trioserve.engine._tokenizer import BURST_ROWS
 from trioserve.execution._descriptors import (
     MAX_MESSAGE_NBYTES,
     CorruptDescriptor,
@@ -207,3 +211,24 @@ def test_an_echo_is_told_from_the_others() -> None:
     assert is_echo(memoryview(pack_echo(9, 1)))
     assert not is_echo(memoryview(pack_batch(EXAMPLES[0], 9)))
     assert not is_echo(memoryview(pack_result(RESULTS[0], 9, 3)))
+
+
+def failed(rows: int, lengths: npt.NDArray[np.uint32] | None = None) -> StageResult:
+    """A batch of which every row has failed, with as much to say of it as there may be."""
+    failures = tuple((row, 1, "why" * 100) for row in range(rows))
+    return StageResult(0, 1, 1, "why" * 100, 1, 2, 3, 4, 0, 0, failures, lengths)
+
+
+def test_the_largest_batches_that_can_be_configured_fit_in_a_message_in_any_case() -> None:
+    most, most_texts = MAX_BATCH_ROWS, MAX_TEXT_BATCH_ROWS
+    column = np.ones(most_texts, np.uint32)
+    alone = tuple((row, 1) for row in range(most_texts))
+    for message in (
+        pack_batch(StageBatch(0, 1, tuple((row, 2) for row in range(MAX_RANGES))), 1),
+        pack_batch(StageBatch(0, 1, alone, column), 1),
+        pack_batch(StageBatch(0, 1, ((0, most_texts),), column, column), 1),
+        pack_batch(StageBatch(0, 1, alone[:BURST_ROWS], column[:BURST_ROWS], column[:BURST_ROWS]), 1),
+        pack_result(failed(most), 1, most),
+        pack_result(failed(most_texts, column), 1, most_texts),
+    ):
+        assert len(message) <= MAX_MESSAGE_NBYTES

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trioserve.backends._model import Model, constructor_arguments, model_name
-from trioserve.config import BatchingConfig, ModelConfig, TensorConfig
+from trioserve.config import BatchingConfig, ConfigError, ModelConfig, TensorConfig, config_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ def instance_config(model: Model) -> ModelConfig:
     Raises:
         TypeError: A worker process cannot make the model again: its class is not at the top of a file, or its arguments
             are not JSON values. Or the class says no inputs or outputs.
+        ConfigError: What the class says of itself is no good configuration.
     """
     cls = type(model)
     if not cls.inputs or not cls.outputs:
@@ -31,7 +32,7 @@ def instance_config(model: Model) -> ModelConfig:
             " move it to the top of its file"
         )
     path = _source_path(cls)
-    return ModelConfig(
+    config = ModelConfig(
         name=model_name(cls),
         version=cls.version,
         backend="python",
@@ -46,6 +47,9 @@ def instance_config(model: Model) -> ModelConfig:
         outputs=_tensors(cls.outputs),
         batching=BatchingConfig(max_rows=cls.max_batch_rows, window_ms=cls.window_ms),
     )
+    if problems := config_problems(config, f"{path}, class {cls.__qualname__}"):
+        raise ConfigError(problems)
+    return config
 
 
 def _source_path(cls: type[Model]) -> Path:

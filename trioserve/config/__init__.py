@@ -10,7 +10,7 @@ from trioserve.config._repository import (
     read_model,
     repository_problems,
 )
-from trioserve.config._rules import model_problems
+from trioserve.config._rules import config_problems, model_problems
 from trioserve.config._server import ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
@@ -24,6 +24,7 @@ __all__ = [
     "TensorConfig",
     "TokenizerConfig",
     "WorkerConfig",
+    "config_problems",
     "file_problems",
     "load_model_config",
     "load_repository",

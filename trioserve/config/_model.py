@@ -23,6 +23,10 @@ TENSOR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """What a tensor may be called: it is a Python keyword argument of `Model.infer` and a name of an ONNX
 graph."""
 
+MAX_BATCH_ROWS = 2_000
+"""Largest batch that can be configured. What became of each row must fit in the message of 16 KiB that a worker answers
+with, also when every row has failed: 8 bytes each."""
+
 Sha256 = Annotated[
     str, Meta(pattern=r"^([0-9a-f]{64})?$", description="64 lower-case hexadecimal digits, or empty")
 ]
@@ -64,7 +68,7 @@ class BatchingConfig(Struct, frozen=True, forbid_unknown_fields=True):
     Waiting never exceeds 2 ms, and an idle executor waits only for what is known to be on its way.
     """
 
-    max_rows: Annotated[int, Meta(ge=1, le=65_535, description="rows")] = 32
+    max_rows: Annotated[int, Meta(ge=1, le=MAX_BATCH_ROWS, description="rows")] = 32
     """Rows of the largest batch."""
 
     window_ms: Annotated[float, Meta(ge=0, le=2, description="milliseconds")] = 2.0

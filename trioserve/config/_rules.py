@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import msgspec
+
+from trioserve.config._decode import decode
 from trioserve.config._model import MODEL_NAME, TENSOR_NAME, ModelConfig, TensorConfig
 from trioserve.config._problem import Problem, did_you_mean, shown
 from trioserve_protocol import DType
 
 MAX_ROW_NBYTES = 64 << 20
 """Largest row of one tensor in bytes: the largest body a frame may have by default."""
+
+MAX_TEXT_BATCH_ROWS = 1_000
+"""Largest batch of a model with a tokenizer: a message of 16 KiB holds up to 16 bytes a row for it, where its text lies
+and how long it is on the way there, its tokens and its fault on the way back."""
 
 DTYPE_EXAMPLES = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "bf16", "bytes")
 
@@ -36,6 +43,16 @@ def model_problems(config: ModelConfig, file: str) -> list[Problem]:
         _batching,
     )
     return [Problem(file, *fault) for rule in rules for fault in rule(config)]
+
+
+def config_problems(config: ModelConfig, file: str) -> list[Problem]:
+    """Everything that is wrong with a configuration that was made in Python, where nothing has checked its values.
+
+    Arguments and result as in `model_problems`.
+    """
+    table = {key: value for key, value in msgspec.to_builtins(config).items() if value is not None}
+    _, problems = decode(ModelConfig, table, lambda _: file)
+    return problems or model_problems(config, file)
 
 
 def _names(config: ModelConfig) -> Iterator[_Fault]:
@@ -143,6 +160,9 @@ def _batching(config: ModelConfig) -> Iterator[_Fault]:
         if batching.max_tokens:
             yield "batching.max_tokens", "0, because there is no tokenizer", shown(batching.max_tokens), ""
         return
+    if batching.max_rows > MAX_TEXT_BATCH_ROWS:
+        expected = f"at most {MAX_TEXT_BATCH_ROWS:,}, because there is a tokenizer"
+        yield "batching.max_rows", expected, shown(batching.max_rows), ""
     buckets = batching.buckets
     if not buckets or any(low >= high for low, high in pairwise(buckets)):
         yield "batching.buckets", "at least one length, ascending", shown(buckets), ""

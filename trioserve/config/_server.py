@@ -16,6 +16,8 @@ MIB = 1 << 20
 Nbytes = Annotated[int, Meta(ge=1, description="bytes")]
 Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds")]
 Number = Annotated[int, Meta(ge=1)]
+U32 = Annotated[int, Meta(ge=1, le=2**32 - 1)]
+"""What clients are told of in a field of 32 bits."""
 
 
 class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,10 +35,10 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     body_grace_s: Seconds = 2.0
     """Time that a body may take at any rate, in seconds."""
 
-    max_frame_nbytes: Nbytes = 64 * MIB
+    max_frame_nbytes: Annotated[int, Meta(ge=4 * KIB, le=2**32 - 8, description="bytes")] = 64 * MIB
     """Largest body of a frame in bytes; a larger one is refused from its header."""
 
-    max_meta_nbytes: Nbytes = 64 * KIB
+    max_meta_nbytes: Annotated[int, Meta(ge=512, le=8 * 65_535, description="bytes")] = 64 * KIB
     """Largest meta section of a frame in bytes."""
 
     max_ndim: Annotated[int, Meta(ge=1, le=255)] = 8
@@ -45,16 +47,16 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     max_tensors: Annotated[int, Meta(ge=1, le=65_534)] = 32
     """Most tensors in a frame."""
 
-    max_bytes_elements: Number = 65_536
+    max_bytes_elements: U32 = 65_536
     """Most elements of a BYTES tensor."""
 
     max_binds: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
     """Most handles bound on one connection."""
 
-    credit_requests: Number = 256
+    credit_requests: U32 = 256
     """Requests one connection may have in flight."""
 
-    credit_nbytes: Nbytes = 64 * MIB
+    credit_nbytes: Annotated[int, Meta(ge=KIB, le=KIB * (2**32 - 1), description="bytes")] = 64 * MIB
     """Body bytes one connection may have in flight."""
 
     output_soft_nbytes: Nbytes = 4 * MIB
@@ -69,7 +71,7 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     output_total_nbytes: Nbytes = 256 * MIB
     """Unsent reply bytes of all connections together; past it the connection that holds most is closed."""
 
-    control_frames_per_s: Number = 1_000
+    control_frames_per_s: U32 = 1_000
     """Control frames one connection may send a second, as a token bucket one second deep."""
 
     connection_turn_frames: Number = 256
@@ -88,7 +90,7 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Time one turn of a group may take before the loop gets one, in microseconds."""
 
     max_queued_rows: Number = 65_536
-    """Rows of all models that may wait or run at once; a row past it is shed."""
+    """Rows of one model that may wait or run at once, if its slots are not fewer; a row past it is shed."""
 
     max_queued_nbytes: Nbytes = 1024 * MIB
     """Payload bytes of all models that may wait or run at once; a request past it is shed."""

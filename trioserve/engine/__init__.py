@@ -8,7 +8,9 @@ from ._executor import Executor
 from ._intake import Intake
 from ._lane import NEVER_NS, Lane
 from ._session import ReplySink, Session
-from ._text import TextLane, Tokenizer, text_region_nbytes
+from ._stage import Link
+from ._text import TextLane, text_region_nbytes
+from ._tokenizer import Tokenizer
 
 __all__ = [
     "NEVER_NS",
@@ -17,6 +19,7 @@ __all__ = [
     "Executor",
     "Intake",
     "Lane",
+    "Link",
     "ReplySink",
     "Session",
     "TextLane",

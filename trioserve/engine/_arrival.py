@@ -1,57 +1,67 @@
-"""Large payloads: received by the transport straight into the slots they will run from."""
+"""Large payloads: received by the transport straight into the memory they will be read from."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from trioserve_protocol import pad8
-
 if TYPE_CHECKING:
+    from trioserve_protocol import InferBegin
+
+    from ._batch import Range
     from ._lane import Lane
+
+SCRATCH_NBYTES: Final = 65_536
 
 
 class Arrival:
-    """A body on its way into its slots, which it holds as a batch does: a request that is answered before its
-    body is complete does not free memory that is being written.
+    """A body on its way into its slots.
+
+    It holds them as a batch does: a request that is answered before its body is complete does not free memory that is
+    being written.
 
     Args:
         lane: its model.
+        request: header and meta.
         requests: (first slot, rows) of each request in the frame: one of an INFER, many of an INFER_MANY.
-        begun_ns: when its header was read.
+        ranges: the same slots, as one range a block.
 
     Ownership: `chunk` is slab memory. Once `abandoned` is True nobody waits for the body, its slots are free, and
     the transport must discard what still comes.
     """
 
     __slots__ = (
+        "_crc32",
         "_index",
-        "_parts",
-        "_whole",
         "abandoned",
-        "begun_ns",
+        "chunk",
         "lane",
+        "parts",
+        "ranges",
         "received_nbytes",
+        "request",
         "requests",
         "waiting",
     )
 
-    def __init__(self, lane: Lane, requests: list[tuple[int, int]], begun_ns: int) -> None:
+    def __init__(
+        self, lane: Lane, request: InferBegin, requests: list[Range], ranges: Sequence[Range]
+    ) -> None:
         self.lane = lane
+        self.request = request
         self.requests = requests
-        self.begun_ns = begun_ns
+        self.ranges = ranges
         self.waiting = len(requests)
         """Requests not answered yet."""
         self.abandoned = False
         self.received_nbytes = 0
+        self._crc32 = crc32(request.meta)
         self._index = 0
-        self._parts = _destinations(lane, requests)
-        self._whole = tuple(self._parts)
-
-    @property
-    def chunk(self) -> memoryview:
-        """Where the next payload bytes go, at least one byte; the body must not be complete."""
-        return self._parts[self._index]
+        self.parts = lane.destinations(request, ranges)
+        """Where the body goes, in order."""
+        self.chunk = self.parts[0]
+        """Where the next payload bytes go, at least one byte while the body is not complete."""
 
     def advance(self, nbytes: int) -> bool:
         """Notes that `nbytes`, at most the length of `chunk`, have been written there.
@@ -60,18 +70,21 @@ class Arrival:
             Whether the body is complete.
         """
         self.received_nbytes += nbytes
-        part = self._parts[self._index]
-        if nbytes < len(part):
-            self._parts[self._index] = part[nbytes:]
+        if self.request.crc is not None:
+            self._crc32 = crc32(self.chunk[:nbytes], self._crc32)
+        self.chunk = self.chunk[nbytes:]
+        if self.chunk:
             return False
         self._index += 1
-        return self._index == len(self._parts)
+        if self._index == len(self.parts):
+            return True
+        self.chunk = self.parts[self._index]
+        return False
 
-    def crc32(self, start: int) -> int:
-        """The CRC-32 of the complete body, begun with that of what came before it."""
-        for part in self._whole:
-            start = crc32(part, start)
-        return start
+    @property
+    def is_intact(self) -> bool:
+        """Whether the complete body has the CRC-32 that its header promised, if it promised one."""
+        return self.request.crc is None or self.request.crc == self._crc32
 
     def answered(self) -> bool:
         """Notes that one of its requests has been answered early; True if nobody waits for the body any more."""
@@ -80,25 +93,21 @@ class Arrival:
         return self.abandoned
 
 
-def _destinations(lane: Lane, requests: list[tuple[int, int]]) -> list[memoryview]:
-    """Per tensor the slab memory of all rows in order, adjacent rows joined, then a scratch for the padding."""
-    ranges = joined(requests)
-    rows = sum(count for _, count in ranges)
-    parts: list[memoryview] = []
-    for view, nbytes in lane.tensors:
-        parts += [view[first * nbytes : (first + count) * nbytes] for first, count in ranges]
-        padding = pad8(rows * nbytes) - rows * nbytes
-        if padding:
-            parts.append(memoryview(bytearray(padding)))
-    return parts
+def scratch(nbytes: int) -> Iterator[memoryview]:
+    """Places for bytes that nobody wants, in one piece of memory that is written again and again."""
+    memory = memoryview(bytearray(min(nbytes, SCRATCH_NBYTES)))
+    while nbytes:
+        part = memory[:nbytes]
+        yield part
+        nbytes -= len(part)
 
 
-def joined(requests: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The (first slot, rows) of requests as ranges, adjacent ones made one."""
-    ranges: list[tuple[int, int]] = []
-    for first, count in requests:
-        if ranges and sum(ranges[-1]) == first:
-            ranges[-1] = (ranges[-1][0], ranges[-1][1] + count)
+def joined(ranges: Sequence[Range]) -> list[Range]:
+    """Ranges with adjacent ones made one."""
+    result: list[Range] = []
+    for first, count in ranges:
+        if result and sum(result[-1]) == first:
+            result[-1] = (result[-1][0], result[-1][1] + count)
         else:
-            ranges.append((first, count))
-    return ranges
+            result.append((first, count))
+    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trioserve_protocol import CutReason
@@ -17,28 +18,31 @@ class Batch:
 
     Args:
         lane: their model.
-        number: counts the batches of the server; in the timing trailer.
+        number: counts the batches of its worker; in the timing trailer.
         ranges: (first slot, count) in service order.
         reason: why it was cut.
         cut_ns: when.
     """
 
-    __slots__ = ("cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows")
+    __slots__ = ("cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows", "units")
 
     def __init__(self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int) -> None:
         self.lane = lane
         self.number = number
         self.ranges = ranges
-        self.rows = sum(count for _, count in ranges)
+        self.rows = sum([count for _, count in ranges])
+        self.units = self.rows
+        """What its run time grows with: rows, or tokens."""
         self.reason = reason
         self.cut_ns = cut_ns
         self.predicted_ns = 0
         """When it is expected to be finished."""
 
-    def slot_at(self, position: int) -> int:
-        """The slot of the batch's row number `position`."""
-        for first, count in self.ranges:
-            if position < count:
-                return first + position
-            position -= count
-        raise AssertionError("a row position outside the batch: this is a bug")
+
+def slot_at(ranges: Sequence[Range], position: int) -> int:
+    """The slot of row number `position` of some ranges."""
+    for first, count in ranges:
+        if position < count:
+            return first + position
+        position -= count
+    raise AssertionError("a row position outside the batch: this is a bug")

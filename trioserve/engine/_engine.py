@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
-from trioserve_protocol import DEFAULT_LIMITS, ErrorCode, Limits, Signature
+from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import NEVER_NS, Lane
-from ._session import ReplySink, Session
+from ._session import ReplySink, Session, SessionTable
+from ._stage import Stage
 from ._terminal import Terminal
-from ._text import TextLane, Tokenizer
+from ._text import TextLane
+from ._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from trioserve.config import ModelConfig, ServerConfig
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 MIN_RETRY_US: Final = 1_000
 """Shortest time a refused client is told to stay away: retrying at once would meet the same queue."""
+
+MAX_RETRY_US: Final = 60_000_000
+"""Longest time a refused client is told to stay away: no prediction reaches further."""
 
 QUIET_ROWS: Final = 4
 """Requests under way up to which the server is optimised for the latency of each, not for their number."""
@@ -44,15 +49,14 @@ class Engine:
         self.config: Final = config
         self.wire_limits: Final = wire_limits
         self.clock: Final = clock
-        self.sessions: Final[list[Session]] = []
+        self.sessions: Final = SessionTable()
         self.lanes: Final[list[Lane]] = []
         self.executors: Final[list[Executor]] = []
         self.tokenizers: Final[list[Tokenizer]] = []
         self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
-        self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us, self._free_session)
+        self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us)
         self.draining = False
         self.started_ns: Final = clock.now_ns()
-        self._free_sessions: list[int] = []
 
     # ---------------------------------------------------------------- models
 
@@ -100,35 +104,24 @@ class Engine:
     def open_session(self, sink: ReplySink) -> Session:
         """Registers a connection."""
         limits = self.config.limits
-        index = self._free_sessions.pop() if self._free_sessions else len(self.sessions)
-        session = Session(
-            index, sink, limits.credit_requests, limits.credit_nbytes, DEFAULT_LIMITS.max_frame_nbytes
+        return self.sessions.open(
+            sink, limits.credit_requests, limits.credit_nbytes, DEFAULT_LIMITS.max_frame_nbytes
         )
-        if index == len(self.sessions):
-            self.sessions.append(session)
-        else:
-            self.sessions[index] = session
-        return session
 
     def close_session(self, session: Session) -> None:
         """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""
         session.closed = True
-        # One ghost more while it is being cancelled: or the last real one would free the session, and this code again.
-        session.ghosts += 1
         self.cancel(session)
-        session.ghosts -= 1
-        if not session.ghosts:
-            self._free_session(session)
-
-    def _free_session(self, session: Session) -> None:
-        self._free_sessions.append(session.index)
+        self.sessions.remove(session)
 
     def cancel(self, session: Session, rid: int = 0, count: int = 1) -> None:
-        """Ends requests of a session early: ids `rid` to `rid + count - 1`, all of them for `rid` 0. Unknown and
-        finished ids are ignored.
+        """Ends requests of a session early: ids `rid` to `rid + count - 1`, all of them for `rid` 0.
+
+        Unknown and finished ids are ignored.
         """
         if not session.inflight:
             return
+        count = min(count, MAX_RID - rid + 1)  # columns of u64 would go on at 0
         for lane in self.lanes:
             slots = lane.slots
             found = slots.find(session.index, rid, count) if rid else slots.live_requests(session.index)
@@ -137,9 +130,7 @@ class Engine:
 
     def retry_after_us(self, lane: Lane) -> int:
         """When a client refused now should come back: once what is queued for the model has run, microseconds."""
-        backlog = lane.queue.rows
-        per_batch_ns = lane.service.predict_ns(lane.max_rows)
-        return max(MIN_RETRY_US, int(per_batch_ns * (1 + backlog // lane.max_rows) / 1000))
+        return min(max(MIN_RETRY_US, int(lane.backlog_ns() / 1000)), MAX_RETRY_US)
 
     # ---------------------------------------------------------------- time
 
@@ -147,19 +138,7 @@ class Engine:
         """Answers every request whose deadline has passed, wherever it is."""
         for lane in self.lanes:
             if lane.next_deadline_ns <= now_ns:
-                self._expire_lane(lane, now_ns)
-
-    def _expire_lane(self, lane: Lane, now_ns: int) -> None:
-        slots = lane.slots
-        live = slots.live_requests()
-        deadlines_ns = slots.deadlines_ns[live]
-        due = deadlines_ns <= now_ns
-        for slot in live[due].tolist():
-            running = slots.is_held_by_batch(slot) and slot not in lane.arrivals
-            code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
-            self.terminal.fail(lane, slot, code)
-        later = deadlines_ns[~due]
-        lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS
+                self.terminal.expire(lane, now_ns)
 
     def decide(self, now_ns: int) -> None:
         """Gives every worker what it should have now."""
@@ -198,21 +177,22 @@ class Engine:
     @property
     def unanswered(self) -> int:
         """Requests that wait for their answer."""
-        return sum(session.inflight for session in self.sessions if not session.closed)
+        return sum(session.inflight for session in self.sessions.by_index if not session.closed)
 
     # ---------------------------------------------------------------- statistics
 
     def statistics(self) -> dict[str, Any]:
         """Everything that is counted, as JSON values."""
+        stages: list[Stage[Any, Any]] = [*self.executors, *self.tokenizers]
         return {
             "uptime_s": (self.clock.now_ns() - self.started_ns) / 1e9,
             "draining": self.draining,
-            "sessions": sum(not session.closed for session in self.sessions),
+            "sessions": sum(not session.closed for session in self.sessions.by_index),
             "queued_nbytes": self.byte_permits.taken,
             "models": [self._lane_statistics(lane) for lane in self.lanes],
             "workers": [
                 {"starts": stage.starts, "ready": stage.link is not None, "in_flight": stage.in_flight}
-                for stage in (*self.executors, *self.tokenizers)
+                for stage in stages
             ],
         }
 
@@ -232,5 +212,10 @@ class Engine:
                 "rows_high_water": lane.gate.rows.high_water,
             },
             "slab_nbytes": lane.slab.layout.total_nbytes,
-            "service_ns": {"fixed": lane.service.fixed_ns, "per_unit": lane.service.per_unit_ns},
+            "service": {
+                "unit": lane.unit,
+                "fixed_ns": lane.service.fixed_ns,
+                "per_unit_ns": lane.service.per_unit_ns,
+                "scale": lane.service.scale,
+            },
         }

@@ -10,10 +10,10 @@ from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
 from ._lane import NEVER_NS, Lane
-from ._stage import Stage
+from ._stage import Link, Stage
 
 if TYPE_CHECKING:
-    from trioserve.execution import StageLink, StageResult
+    from trioserve.execution import StageResult
 
     from ._terminal import Terminal
 
@@ -31,7 +31,7 @@ class Executor(Stage[Lane, Batch]):
         self.free_ns = 0
         """When the worker is expected to have finished all that it has."""
 
-    def attach(self, link: StageLink) -> None:
+    def attach(self, link: Link) -> None:
         """A worker has become ready: its models are open."""
         super().attach(link)
         self.free_ns = 0
@@ -41,15 +41,18 @@ class Executor(Stage[Lane, Batch]):
 
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""
+        for lane in self.lanes:
+            lane.wake_ns = NEVER_NS
+            if lane.next_deadline_ns <= now_ns:
+                self._terminal.expire(lane, now_ns)
         link = self.link
         while link is not None and link is self.link and link.in_flight < link.depth:
             free_ns = self.free_ns if link.in_flight else 0
             chosen: tuple[Lane, Dispatch] | None = None
             for lane in self.lanes:
-                lane.wake_ns = NEVER_NS
                 if not lane.queue.rows:
                     continue
-                decision = lane.policy.decide(lane.view(free_ns), now_ns)
+                decision = lane.policy.decide(lane.view(free_ns, now_ns), now_ns)
                 if not isinstance(decision, Dispatch):
                     lane.wake_ns = decision.at_ns
                 elif chosen is None or _waits_longer(lane, chosen[0]):
@@ -58,18 +61,20 @@ class Executor(Stage[Lane, Batch]):
                 return
             self._cut(link, chosen[0], chosen[1], now_ns)
 
-    def _cut(self, link: StageLink, lane: Lane, decision: Dispatch, now_ns: int) -> None:
+    def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
+        lengths, units = lane.measure(ranges, batch.rows)
+        batch.units = units
         start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
-        batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(batch.rows))
+        batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(units))
         lane.after_cut(ranges)
         lane.stats.count_cut(batch.rows, decision.reason)
         self._send(
             link,
             batch,
-            StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lane.lengths_of(ranges), None),
+            StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lengths, None),
         )
 
     def _complete(self, work: Batch, result: StageResult, now_ns: int) -> None:
@@ -77,7 +82,7 @@ class Executor(Stage[Lane, Batch]):
         lane.last_completion_ns = now_ns
         lane.stats.count_completion(work, result)
         if not result.code:
-            lane.service.observe(work.rows, result.finished_ns - result.started_ns)
+            lane.service.observe(work.units, result.finished_ns - result.started_ns)
         self._terminal.finish(work, result, now_ns)
 
 

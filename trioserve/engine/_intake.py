@@ -15,7 +15,6 @@ from trioserve_protocol import (
     ErrorCode,
     FrameType,
     Infer,
-    InferMany,
     RemoteProtocolError,
     check_request,
     error_columns,
@@ -23,20 +22,24 @@ from trioserve_protocol import (
     parse_request_meta,
 )
 
-from ._arrival import Arrival
 from ._bulk import admit_many, begin
 from ._lane import SPECIAL
 from ._text import TextLane
 
 if TYPE_CHECKING:
-    from trioserve_protocol import InferBegin, InferRun
+    from trioserve_protocol import InferBegin, InferMany, InferRun
 
+    from ._arrival import Arrival
     from ._engine import Engine
     from ._lane import Lane
     from ._session import Session
 
 MAX_NAMED: Final = 64
 """Most meta blocks of by-name requests that one connection's cache keeps."""
+
+MAX_NAMED_NBYTES: Final = 512
+"""Largest of them: a name, a version and the tensors of a usual model. At 64 KiB each, what a client may send, 10,000
+connections could make the server keep 40 GB."""
 
 
 class Intake:
@@ -60,7 +63,7 @@ class Intake:
         rid = request.rid
         lane = session.lanes.get(request.handle)
         if lane is None or request.meta:
-            lane = self._lane_of(session, request, len(request.payload), 1)
+            lane = self._lane_of(session, request, len(request.payload), 1, many=False)
             if lane is None:
                 return
         session.taken += 1
@@ -76,7 +79,7 @@ class Intake:
             return
         if code:
             self._refuse(
-                session, lane, rid, 1, code, self._explain(lane, code, request, len(request.payload))
+                session, lane, rid, 1, code, self._explain(session, lane, code, request, len(request.payload))
             )
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
@@ -92,9 +95,7 @@ class Intake:
         lane.stats.received += run.count
         done, code = lane.admit_run(session, run, now_ns)
         if done < run.count:
-            lane.stats.count_refusal(code, run.count - done)
-            retry_us = self._engine.retry_after_us(lane) if code.retryable else None
-            session.sink.write_soon(error_columns(rids[done:], code, retry_us).tobytes())
+            self._refuse_rest(session, lane, run, done, code)
 
     def admit_across(self, lane: Lane, sessions: list[Session], run: InferRun, now_ns: int) -> None:
         """Takes one plain request off each of several connections that have nothing in flight.
@@ -122,7 +123,7 @@ class Intake:
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
         rid, total = request.rid, request.rows
-        lane = self._lane_of(session, request, len(request.payload), total)
+        lane = self._lane_of(session, request, len(request.payload), total, many=True)
         if lane is None or not self._take_ids(session, lane, rid, total):
             return
         try:
@@ -134,7 +135,7 @@ class Intake:
             self._refuse(session, lane, rid, total, error.code, error.message)
             return
         if done < total:
-            message = self._explain(lane, code, request, len(request.payload))
+            message = self._explain(session, lane, code, request, len(request.payload))
             self._refuse(session, lane, rid + done, total - done, code, message)
 
     def begin(self, session: Session, request: InferBegin, now_ns: int) -> Arrival | None:
@@ -143,64 +144,78 @@ class Intake:
         Returns:
             Where its body is to be received; None if it was refused and the body is to be discarded.
         """
-        count = request.rows if request.frame_type == FrameType.INFER_MANY else 1
-        lane = self._lane_of(session, request, request.payload_nbytes, count)
+        many = request.frame_type == FrameType.INFER_MANY
+        count = request.rows if many else 1
+        lane = self._lane_of(session, request, request.payload_nbytes, count, many=many)
         if lane is None or not self._take_ids(session, lane, request.rid, count):
             return None
-        if isinstance(lane, TextLane):
-            most = lane.config.max_text_nbytes
-            message = f"text: expected at most {most} bytes, got a body of {request.payload_nbytes}"
+        if isinstance(lane, TextLane) and request.payload_nbytes > lane.max_payload_nbytes(request.rows):
+            most = lane.max_payload_nbytes(request.rows)
+            message = f"payload: expected at most {most} bytes of texts, got {request.payload_nbytes}"
             self._refuse(session, lane, request.rid, count, ErrorCode.INVALID_BYTES, message)
             return None
-        outcome = begin(lane, session, request, now_ns)
-        if isinstance(outcome, Arrival):
-            return outcome
-        message = self._explain(lane, outcome, request, request.payload_nbytes)
-        self._refuse(session, lane, request.rid, count, outcome, message)
-        return None
+        arrival, done, code = begin(lane, session, request, now_ns)
+        if done < count:
+            message = self._explain(session, lane, code, request, request.payload_nbytes)
+            self._refuse(session, lane, request.rid + done, count - done, code, message)
+        return arrival
 
     def arrived(self, arrival: Arrival, now_ns: int) -> None:
-        """The body is complete: its requests are ready to run."""
-        lane = arrival.lane
-        lane.observe_arrival(now_ns - arrival.begun_ns)
+        """The body is complete: its requests are ready to run, or refused if it is not what was promised."""
+        lane, terminal = arrival.lane, self._engine.terminal
+        if not arrival.is_intact:
+            self.break_off(arrival, ErrorCode.CRC_MISMATCH, "CRC-32 of the body does not match")
+            return
         for first, rows in arrival.requests:
             del lane.arrivals[first]
-            live = lane.slots.is_live(first)
-            if live:
+            if lane.slots.is_live(first):
                 lane.announced_rows -= rows
-                lane.slots.readies_ns[first : first + rows] = now_ns
-            self._engine.terminal.let_go(lane, first, rows)
-            if live:
-                lane.queue.push(first, rows)
+        lane.came_in(arrival, now_ns)
+        for first, (code, message) in lane.complete(arrival, now_ns).items():
+            terminal.fail(lane, first, code, message)
+        for first, count in arrival.ranges:
+            terminal.let_go(lane, first, count)
+            lane.enqueue(first, count)
 
     def break_off(self, arrival: Arrival, code: ErrorCode, message: str) -> None:
         """The body cannot be used: its requests are answered with an error, and the arrival is abandoned."""
-        for first, _ in list(arrival.requests):
+        for first, _ in arrival.requests:
             self._engine.terminal.fail(arrival.lane, first, code, message)
 
     # ---------------------------------------------------------------- which model
 
     def _lane_of(
-        self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int, count: int
+        self,
+        session: Session,
+        request: Infer | InferMany | InferBegin,
+        payload_nbytes: int,
+        count: int,
+        *,
+        many: bool,
     ) -> Lane | None:
         """The model of a request that names it or has a meta block; a request without one is answered here."""
-        key = (request.handle, request.rows, payload_nbytes, request.meta)
+        key = (many, request.handle, request.rows, payload_nbytes, request.meta)
         lane = session.named.get(key)
         if lane is not None:
             return lane
         try:
-            lane = self._resolve(session, request, payload_nbytes)
+            lane = self._resolve(session, request, payload_nbytes, many=many)
         except (TrioserveError, RemoteProtocolError) as error:
             self.refuse_frame(session, request.rid, count, error.code, error.message, count)
             return None
-        if request.meta:
+        if 0 < len(request.meta) <= MAX_NAMED_NBYTES:
             if len(session.named) >= MAX_NAMED:
                 session.named.clear()
             session.named[key] = lane
         return lane
 
     def _resolve(
-        self, session: Session, request: Infer | InferMany | InferBegin, payload_nbytes: int
+        self,
+        session: Session,
+        request: Infer | InferMany | InferBegin,
+        payload_nbytes: int,
+        *,
+        many: bool,
     ) -> Lane:
         bound = bool(request.handle)
         meta = parse_request_meta(request.meta, bound=bound, limits=self._engine.wire_limits)
@@ -216,7 +231,7 @@ class Intake:
             payload_nbytes,
             meta if request.meta else b"",
             bound=bound,
-            many=isinstance(request, InferMany) or getattr(request, "frame_type", 0) == FrameType.INFER_MANY,
+            many=many,
             limits=self._engine.wire_limits,
         )
         if fault is not None:
@@ -251,7 +266,7 @@ class Intake:
             requests: what it counts for in GOAWAY; 0 for a control frame.
         """
         session.taken += requests
-        if requests and self._live_id(session, rid, count) is not None:
+        if self._live_id(session, rid, count) is not None:
             rid, count = 0, 1  # the id belongs to a live request, which this must not end
         session.sink.write_soon(error_frame(rid, code, message, count=count))
 
@@ -278,8 +293,9 @@ class Intake:
         return True
 
     def _is_in_flight(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
-        """Whether one of the ids is in flight. The refusal names it in the text and has id 0, so that it does not
-        end the live request.
+        """Whether one of the ids is in flight.
+
+        The refusal names it in the text and has id 0, so that it does not end the live request.
         """
         live = self._live_id(session, rid, count)
         if live is None:
@@ -295,8 +311,24 @@ class Intake:
         retry_us = self._engine.retry_after_us(lane) if code.retryable else None
         session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
 
+    def _refuse_rest(self, session: Session, lane: Lane, run: InferRun, done: int, code: ErrorCode) -> None:
+        """Refuses what was not admitted of a run; where there is nothing to explain, as columns."""
+        message = self._explain(session, lane, code, run, run.payload.shape[1])
+        if message:
+            for rid in run.rids[done:].tolist():
+                self._refuse(session, lane, rid, 1, code, message)
+            return
+        lane.stats.count_refusal(code, run.count - done)
+        retry_us = self._engine.retry_after_us(lane) if code.retryable else None
+        session.sink.write_soon(error_columns(run.rids[done:], code, retry_us).tobytes())
+
     def _explain(
-        self, lane: Lane, code: ErrorCode, request: Infer | InferMany | InferBegin, payload_nbytes: int
+        self,
+        session: Session,
+        lane: Lane,
+        code: ErrorCode,
+        request: Infer | InferRun | InferMany | InferBegin,
+        payload_nbytes: int,
     ) -> str:
         """What was expected and what was given; empty where the code says it all (a shed reply is 32 bytes)."""
         if code == ErrorCode.INVALID_SIZE:
@@ -305,8 +337,7 @@ class Intake:
         if code == ErrorCode.TOO_MANY_ROWS:
             return f"rows: expected at most {lane.max_rows}, got {request.rows}"
         if code == ErrorCode.CREDIT_EXCEEDED:
-            limits = self._engine.config.limits
-            return f"credit: at most {limits.credit_requests} requests and {limits.credit_nbytes} bytes in flight"
+            return f"credit: at most {session.max_inflight} requests and {session.max_inflight_nbytes} bytes in flight"
         return ""
 
 

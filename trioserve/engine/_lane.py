@@ -15,18 +15,22 @@ from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, Ser
 from trioserve.memory import FULL, SlotTable
 from trioserve_protocol import HEADER_NBYTES, ErrorCode, Flag, pad8
 
+from ._arrival import joined, scratch
 from ._stats import LaneStats
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trioserve.admission import Gate
     from trioserve.config import ModelConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
-    from trioserve_protocol import Infer, InferBegin, InferMany, InferRun, Signature
+    from trioserve_protocol import Infer, InferBegin, InferRun, Signature
 
     from ._arrival import Arrival
+    from ._batch import Range
     from ._session import Session
 
 NEVER_NS: Final = 2**63 - 1
@@ -39,7 +43,10 @@ MANY: Final = 1 << 15
 
 WIRE_FLAGS: Final = MANY - 1
 MEAN_GAIN: Final = 1 / 16
-"""Weight of one arrival in the mean time from a header to its complete payload."""
+"""Weight of one sample in a running mean."""
+
+OVERDUE_NS: Final = 200_000
+"""How long after its time an announced request is still waited for."""
 
 
 class Lane:
@@ -52,6 +59,9 @@ class Lane:
         gate: its permits.
         clock: read only for requests that ask for their timing.
     """
+
+    unit = "row"
+    """What the run time of a batch grows with."""
 
     def __init__(
         self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
@@ -83,10 +93,18 @@ class Lane:
         """When the policy wants to be asked again."""
         self.last_completion_ns = 0
         self.announced_rows = 0
+        """Rows whose body is being received or whose text is being tokenized."""
+        self.under_way: dict[object, int] = {}
+        """What they come with, bodies and bursts of texts, and when that set out; oldest first."""
+        self.mean_way_ns = 0.0
+        """How long that takes."""
         self.arrivals: dict[int, Arrival] = {}
-        """Bodies being received into slots, by first slot."""
-        self.arrival_mean_ns = 0.0
+        """Bodies being received, by the first slot of each of their requests."""
         self.frame_serial = 0
+        self.units_per_row = 1.0
+        """Units of service time in a typical row."""
+        self.full_rows = self.max_rows
+        """Rows of a typical full batch."""
 
     def _make_queue(self) -> ArrivalQueue | LengthQueue:
         return ArrivalQueue(self.max_rows)
@@ -122,8 +140,7 @@ class Lane:
         slots = self.slots
         slot = slots.lease(1)
         if slot == FULL:
-            self.gate.release(1, body_nbytes)
-            return ErrorCode.SHED
+            raise AssertionError("there are fewer slots than permits: this is a bug")
         offset = 0
         for view, nbytes in self.tensors:
             start = slot * nbytes
@@ -185,8 +202,7 @@ class Lane:
         while done < admitted:
             first, count = self.slots.lease_run(admitted - done)
             if not count:
-                self.gate.release(admitted - done, (admitted - done) * body_nbytes)
-                break
+                raise AssertionError("there are fewer slots than permits: this is a bug")
             self._fill_run(sessions, run, done, first, count, deadlines_ns=deadlines_ns, now_ns=now_ns)
             done += count
         if done:
@@ -232,57 +248,44 @@ class Lane:
 
     def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits one whole INFER of any number of rows and any flags; see `admit`."""
-        body_nbytes = self.signature.input_nbytes(request.rows)
-        if len(request.payload) != body_nbytes:
-            return self.misfit(request.rows)
-        code = self.reserve(session, request.rows, body_nbytes)
+        rows, payload = request.rows, request.payload
+        body_nbytes = self.signature.input_nbytes(rows)
+        if rows > self.max_rows:
+            return ErrorCode.TOO_MANY_ROWS
+        if len(payload) != body_nbytes:
+            return ErrorCode.INVALID_SIZE
+        first, code = self.enter(session, request, rows, body_nbytes, now_ns)
         if code:
             return code
-        first = self.enter(session, request, request.rows, body_nbytes, now_ns)
-        if first == FULL:
-            self.gate.release(request.rows, body_nbytes)
-            return ErrorCode.SHED
         offset = 0
         for view, nbytes in self.tensors:
-            part = nbytes * request.rows
+            part = nbytes * rows
             start = first * nbytes
-            view[start : start + part] = request.payload[offset : offset + part]
+            view[start : start + part] = payload[offset : offset + part]
             offset += pad8(part)
-        self.slots.readies_ns[first : first + request.rows] = now_ns
-        self.queue.push(first, request.rows)
+        self.slots.readies_ns[first : first + rows] = now_ns
+        self.queue.push(first, rows)
         return OK
 
-    def misfit(self, rows: int) -> ErrorCode:
-        """Why a body of the wrong size is refused: too many rows come first, as in `check_request`."""
-        return ErrorCode.TOO_MANY_ROWS if rows > self.max_rows else ErrorCode.INVALID_SIZE
+    def refusal(self, session: Session, requests: int, body_nbytes: int, reply_rows: int) -> ErrorCode:
+        """Why a frame is refused before any permit is asked for; OK if it is not.
 
-    def reserve(self, session: Session, rows: int, body_nbytes: int, requests: int = 1) -> ErrorCode:
-        """Checks credit and takes permits for a frame, all or nothing.
-
-        Returns:
-            OK, or what it is refused with; then nothing is taken.
+        Args:
+            session: where it came from.
+            requests: how many requests are in it.
+            body_nbytes: what each of them counts for in credit.
+            reply_rows: rows in the reply to each.
         """
-        if rows > self.max_rows and requests == 1:
-            return ErrorCode.TOO_MANY_ROWS
-        if not session.takes_result(self, rows if requests == 1 else 1):
+        if not session.takes_result(self, reply_rows):
             return ErrorCode.OUT_OF_RANGE
-        idle = not session.inflight and not session.ghosts
-        if not idle and session.credit(-(-body_nbytes // requests)) < requests:
+        if not session.may_send(requests, body_nbytes):
             return ErrorCode.CREDIT_EXCEEDED
-        if self.closed_code:
-            return self.closed_code
-        return OK if self.gate.admit(rows, body_nbytes) else ErrorCode.SHED
+        return self.closed_code
 
     def enter(
-        self,
-        session: Session,
-        request: Infer | InferMany | InferBegin,
-        rows: int,
-        body_nbytes: int,
-        now_ns: int,
-        mark: int = 0,
-    ) -> int:
-        """Leases the slots of one request whose permits are taken and writes its columns.
+        self, session: Session, request: Infer | InferBegin, rows: int, body_nbytes: int, now_ns: int
+    ) -> tuple[int, ErrorCode]:
+        """Admits one request of any number of rows and any flags, all or nothing, and writes its columns.
 
         Args:
             session: where it came from.
@@ -290,15 +293,20 @@ class Lane:
             rows: contiguous slots it needs.
             body_nbytes: what it counts for in credit and permits.
             now_ns: when it was received.
-            mark: `MANY` or 0.
 
         Returns:
-            Its first slot, or `FULL`; then the permits are still taken.
+            Its first slot and OK, or `FULL` and what it is refused with; then nothing is taken.
         """
+        code = self.refusal(session, 1, body_nbytes, rows)
+        if code:
+            return FULL, code
+        if not self.gate.admit(rows, body_nbytes):
+            return FULL, ErrorCode.SHED
         slots = self.slots
         first = slots.lease(rows)
         if first == FULL:
-            return FULL
+            self.gate.release(rows, body_nbytes)
+            return FULL, ErrorCode.SHED
         slots.rid[first] = request.rid
         slots.session[first] = session.index
         deadline_ns = slots.deadline_ns[first] = now_ns + (
@@ -307,7 +315,7 @@ class Lane:
         slots.receiveds_ns[first : first + rows] = now_ns
         slots.parsed_ns[first] = self.clock.now_ns() if request.flags & Flag.SAMPLED else now_ns
         slots.tokenized_ns[first] = 0
-        slots.flags[first] = (request.flags & WIRE_FLAGS) | mark
+        slots.flags[first] = request.flags & WIRE_FLAGS
         slots.rows[first] = rows
         if rows > 1:
             slots.row_counts[first + 1 : first + rows] = 0
@@ -316,15 +324,49 @@ class Lane:
         self.next_deadline_ns = min(self.next_deadline_ns, deadline_ns)
         session.inflight += 1
         session.inflight_nbytes += body_nbytes
-        return first
+        return first, OK
+
+    # ---------------------------------------------------------------- large bodies
+
+    def destinations(self, request: InferBegin, ranges: Sequence[Range]) -> list[memoryview]:
+        """Where the payload of a large frame goes: per tensor the slab memory of its rows in order.
+
+        The rows of an INFER_MANY that were not admitted, and the padding, go to a scratch.
+        """
+        admitted = sum(count for _, count in ranges)
+        parts: list[memoryview] = []
+        for view, nbytes in self.tensors:
+            parts += [view[first * nbytes : (first + count) * nbytes] for first, count in joined(ranges)]
+            parts += scratch(pad8(request.rows * nbytes) - admitted * nbytes)
+        return parts
+
+    def complete(self, arrival: Arrival, now_ns: int) -> dict[int, tuple[ErrorCode, str]]:
+        """The body is where `destinations` said: its requests are ready.
+
+        Returns:
+            Which of them cannot be used, by first slot, and why.
+        """
+        for first, count in arrival.ranges:
+            self.slots.readies_ns[first : first + count] = now_ns
+        return {}
+
+    def enqueue(self, first: int, count: int) -> None:
+        """Enters the unanswered requests of a range, all of one block, which have become ready."""
+        slots = self.slots
+        if slots.all_live(first, count):
+            self.queue.push(first, count)
+            return
+        for slot in slots.live_in(first, count).tolist():
+            self.queue.push(slot, slots.rows[slot])
 
     # ---------------------------------------------------------------- the queue
 
-    def view(self, free_ns: int) -> QueueView:
+    def view(self, free_ns: int, now_ns: int) -> QueueView:
         """What the policy may know now; the queue must not be empty.
 
         Args:
             free_ns: when the executor is expected to be free.
+            now_ns: the time of the event.
         """
         head = self.queue.head
         service = self.service
@@ -335,11 +377,11 @@ class Lane:
             oldest_ready_ns=self.slots.ready_ns[head],
             head_deadline_ns=self._head_deadline_ns() if announced else NEVER_NS,
             announced_rows=announced,
-            announced_eta_ns=self._announced_eta_ns() if announced else 0,
+            announced_eta_ns=self._announced_eta_ns(now_ns) if announced else NEVER_NS,
             last_completion_ns=self.last_completion_ns,
             free_ns=free_ns,
             fixed_ns=service.scale * service.fixed_ns,
-            per_row_ns=service.scale * service.per_unit_ns,
+            per_row_ns=service.scale * service.per_unit_ns * self.units_per_row,
         )
 
     def _head_deadline_ns(self) -> int:
@@ -349,13 +391,27 @@ class Lane:
         live = (self.slots.row_counts[first : first + count] > 0 for first, count in ranges)
         return min(int(values[rows].min()) for values, rows in zip(starts, live, strict=True))
 
-    def _announced_eta_ns(self) -> int:
-        begun_ns = min((arrival.begun_ns for arrival in self.arrivals.values()), default=0)
-        return begun_ns + int(self.arrival_mean_ns)
+    def _announced_eta_ns(self, now_ns: int) -> int:
+        """When the first of the announced rows is expected; those that are overdue are not counted on."""
+        mean_ns = int(self.mean_way_ns)
+        for begun_ns in self.under_way.values():
+            if begun_ns + mean_ns + OVERDUE_NS > now_ns:
+                return begun_ns + mean_ns
+        return NEVER_NS
 
-    def observe_arrival(self, took_ns: int) -> None:
-        """Learns how long an announced request takes to become ready."""
-        self.arrival_mean_ns += MEAN_GAIN * (took_ns - self.arrival_mean_ns)
+    def came_in(self, source: object, now_ns: int) -> None:
+        """What was under way is here: learns how long that took."""
+        took_ns = now_ns - self.under_way.pop(source)
+        self.mean_way_ns += MEAN_GAIN * (took_ns - self.mean_way_ns) if self.mean_way_ns else took_ns
+
+    def backlog_ns(self) -> float:
+        """How long what is queued or announced will run, and one full batch more."""
+        batches = 1 + (self.queue.rows + self.announced_rows) // self.full_rows
+        return batches * self.service.predict_ns(self.full_rows * self.units_per_row)
+
+    def is_running(self, first: int) -> bool:
+        """Whether a request is with the worker that executes it."""
+        return self.slots.is_held_by_batch(first) and first not in self.arrivals
 
     def after_cut(self, ranges: list[tuple[int, int]]) -> None:
         """Lets the rows that arrive from now on lie in one place, so that they can be a batch without gathering.
@@ -365,10 +421,14 @@ class Lane:
         for first, _ in ranges:
             self.slots.seal(first)
 
-    def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
-        """Valid length of each row of a batch, None for rows of one size."""
+    def measure(self, ranges: list[Range], rows: int) -> tuple[NDArray[np.uint32] | None, int]:
+        """What a batch of some ranges with so many rows in all takes.
+
+        Returns:
+            Valid length of each row, None for rows of one size; and the batch's units of service time.
+        """
         del ranges
-        return None
+        return None, rows
 
     def withdraw(self, first: int, rows: int) -> None:
         """Takes a request that is being answered out of where it waits; its slots may be leased again at once."""

@@ -70,7 +70,7 @@ class ReplyBlock:
             offset += pad8(nbytes)
 
     def send(self, batch: Batch, sessions: Sequence[Session], now_ns: int) -> None:
-        """Answers all requests of a batch of one range; each has one row, is live and has just been claimed.
+        """Answers all requests of a batch of one range; each has one row and is live, and ends with this.
 
         Args:
             batch: the finished batch.

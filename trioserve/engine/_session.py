@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from ._lane import Lane
@@ -12,8 +12,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ReplySink(Protocol):
-    """Where replies go. No method waits, and none keeps a reference to what it was given: what the peer cannot
-    take now is copied, so that the slots a reply was sent from are free in the same turn.
+    """Where replies go.
+
+    No method waits, and none keeps a reference to what it was given: what the peer cannot take now is copied, so that
+    the slots a reply was sent from are free in the same turn.
     """
 
     def write(self, data: Buffer) -> None:
@@ -67,9 +69,9 @@ class Session:
         self.max_body_nbytes = max_body_nbytes
         self.lanes: dict[int, Lane] = {}
         """Bound handles."""
-        self.named: dict[tuple[int, int, int, bytes], Lane] = {}
-        """Handle, rows, payload size and raw meta of requests that were checked before, and their model: a client
-        by name pays for the look-up once."""
+        self.named: dict[tuple[bool, int, int, int, bytes], Lane] = {}
+        """Requests that were checked before, and their model: a client by name pays for the look-up once. The key is
+        all that the check looks at: whether it is an INFER_MANY, handle, rows, payload size and raw meta."""
         self.tenants: dict[int, str] = {}
         """Tenant of the connection (key 0) and of each bound handle."""
         self.last_rid = 0
@@ -77,7 +79,7 @@ class Session:
         self.inflight = 0
         """Requests not answered yet."""
         self.inflight_nbytes = 0
-        """Body bytes of those."""
+        """Body bytes of those and of the ghosts."""
         self.ghosts = 0
         """Requests answered while a batch still held their slot. They count against the credit: else a client
         could start and cancel work faster than it ends."""
@@ -94,9 +96,13 @@ class Session:
             requests = min(requests, (self.max_inflight_nbytes - self.inflight_nbytes) // body_nbytes)
         return max(0, requests)
 
-    def takes_result(self, lane: Lane, rows: int) -> bool:
-        """Whether a result of `rows` rows is no larger than the client takes."""
-        return lane.signature.output_nbytes(rows) <= self.max_body_nbytes
+    def may_send(self, requests: int, body_nbytes: int) -> bool:
+        """Whether a frame of so many requests is within the credit; an idle session may always send one frame."""
+        return not (self.inflight or self.ghosts) or requests <= self.credit(body_nbytes)
+
+    def takes_result(self, lane: Lane, rows: int, meta_nbytes: int = 0) -> bool:
+        """Whether a result of `rows` rows and so much meta is no larger than the client takes."""
+        return meta_nbytes + lane.signature.output_nbytes(rows) <= self.max_body_nbytes
 
     def bind(self, handle: int, lane: Lane, tenant: str | None) -> None:
         """Gives a model a handle, for later frames; an earlier meaning of it ends."""
@@ -110,3 +116,47 @@ class Session:
         self.named.clear()
         self.tenants.pop(handle, None)
         return self.lanes.pop(handle, None) is not None
+
+
+class SessionTable:
+    """All sessions by their index, which slots carry instead of a reference.
+
+    An index is given to the next session only when no slot carries it any more: a closed session keeps it until the
+    last of its ghosts is gone.
+    """
+
+    def __init__(self) -> None:
+        self.by_index: Final[list[Session]] = []
+        self._free: list[int] = []
+        self._haunted: set[int] = set()
+        """Closed sessions with ghosts."""
+
+    def open(
+        self, sink: ReplySink, max_inflight: int, max_inflight_nbytes: int, max_body_nbytes: int
+    ) -> Session:
+        """Registers a session; for the arguments see `Session`."""
+        index = self._free.pop() if self._free else len(self.by_index)
+        session = Session(index, sink, max_inflight, max_inflight_nbytes, max_body_nbytes)
+        if index == len(self.by_index):
+            self.by_index.append(session)
+        else:
+            self.by_index[index] = session
+        return session
+
+    def remove(self, session: Session) -> None:
+        """Forgets a closed session whose requests are all answered."""
+        if session.ghosts:
+            self._haunted.add(session.index)
+        else:
+            self._free.append(session.index)
+
+    def ghosts_gone(self, session: Session) -> None:
+        """The last ghost of a closed session is gone; it may happen before the session is removed."""
+        if session.index in self._haunted:
+            self._haunted.remove(session.index)
+            self._free.append(session.index)
+
+    @property
+    def free_indices(self) -> int:
+        """Indices that no session and no slot uses; all of them at rest."""
+        return len(self._free)

@@ -11,12 +11,42 @@ from trioserve_protocol import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trioserve.execution import StageBatch, StageLink, StageResult
+    from trioserve.execution import StageBatch, StageResult
 
     from ._lane import Lane
     from ._terminal import Terminal
 
 L = TypeVar("L", bound="Lane")
+
+
+class Link(Protocol):
+    """What a stage needs of a worker's link; see `trioserve.execution.StageLink`."""
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be unfinished at a time."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Batches sent whose result has not been received."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        ...
+
+    def send_nowait(self, batch: StageBatch) -> None:
+        """Hands a batch over; raises WorkerLost if the worker is gone."""
+        ...
+
+    def receive_nowait(self) -> StageResult | None:
+        """The next result, None if there is none; raises WorkerLost if the worker is gone."""
+        ...
+
+    def close(self) -> None:
+        """Closes the link."""
+        ...
 
 
 class Work(Protocol):
@@ -46,7 +76,7 @@ class Stage(ABC, Generic[L, W]):
 
     def __init__(self, lanes: list[L], terminal: Terminal) -> None:
         self.lanes: Final = lanes
-        self.link: StageLink | None = None
+        self.link: Link | None = None
         self.on_detach: Callable[[int], None] | None = None
         """Told the descriptor of a link that is about to be closed, so that nobody polls it any more."""
         self._fd = -1
@@ -65,6 +95,13 @@ class Stage(ABC, Generic[L, W]):
     def _complete(self, work: W, result: StageResult, now_ns: int) -> None:
         """Takes finished work back: its rows are held until this lets them go."""
 
+    def _give_up(self, work: W) -> None:
+        """The worker was lost with this work; its rows are held until `_release`."""
+
+    def _stranded(self, lane: L) -> list[int]:
+        """First slots of the requests that cannot be served without a worker of this kind."""
+        return list(map(int, lane.slots.live_requests()))
+
     def _release(self, work: W) -> None:
         """Lets go of the rows of work whose worker is dead and reaped."""
         for first, count in work.ranges:
@@ -75,13 +112,13 @@ class Stage(ABC, Generic[L, W]):
         """Batches that are with the worker."""
         return len(self._with_worker)
 
-    def attach(self, link: StageLink) -> None:
+    def attach(self, link: Link) -> None:
         """A worker has become ready."""
         self.link = link
         self._fd = link.fileno()
         self.starts += 1
 
-    def _send(self, link: StageLink, work: W, batch: StageBatch) -> None:
+    def _send(self, link: Link, work: W, batch: StageBatch) -> None:
         """Hands rows over; the batch holds them from here on. The caller has seen that the gate is open."""
         slots = work.lane.slots
         for first, count in work.ranges:
@@ -107,8 +144,9 @@ class Stage(ABC, Generic[L, W]):
                 return
 
     def lose(self, reason: str) -> None:
-        """The worker is gone: what it had is answered now. Its slots return in `reaped`, since a dying process may
-        still write to them.
+        """The worker is gone: what it had is answered now.
+
+        Its slots return in `reaped`, since a dying process may still write to them.
         """
         if self.link is not None:
             if self.on_detach is not None:
@@ -118,6 +156,7 @@ class Stage(ABC, Generic[L, W]):
         lost, self._with_worker = list(self._with_worker.values()), {}
         self._unreaped += lost
         for work in lost:
+            self._give_up(work)
             self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
 
     def reaped(self, *, restarting: bool) -> None:
@@ -134,5 +173,5 @@ class Stage(ABC, Generic[L, W]):
             return
         for lane in self.lanes:
             lane.closed_code = ErrorCode.WORKER_LOST
-            for slot in lane.slots.live_requests().tolist():
+            for slot in self._stranded(lane):
                 self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")

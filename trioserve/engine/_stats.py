@@ -1,4 +1,7 @@
-"""Counters of one model, and their sum rule: received = ok + refused + failed + expired + cancelled + in flight."""
+"""Counters of one model.
+
+Their sum rule: received = ok + refused + expired + cancelled + failed + in flight.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class LaneStats:
         "cuts",
         "errors",
         "expired",
+        "failed",
         "ok",
         "padding",
         "queue_ns",
@@ -35,20 +39,23 @@ class LaneStats:
     )
 
     def __init__(self, max_rows: int) -> None:
-        self.received = self.ok = self.expired = self.cancelled = self.refused = 0
+        self.received = self.ok = self.refused = self.expired = self.cancelled = self.failed = 0
         self.errors: dict[ErrorCode, int] = {}
+        """What did not end by a result, by code: together as many as were refused, expired, cancelled or failed."""
         self.batches = self.rows = self.rows_gathered = self.padding = 0
         self.run_ns = self.queue_ns = 0
         self.cuts = dict.fromkeys(CutReason, 0)
         self.batch_sizes = np.zeros(max_rows + 1, np.int64)
 
     def count_error(self, code: ErrorCode, requests: int = 1) -> None:
-        """Counts requests that ended otherwise than by a result, by what ended them."""
+        """Counts admitted requests that ended otherwise than by a result, by what ended them."""
         family = code.grpc
         if family == ErrorCode.CANCELLED:
             self.cancelled += requests
         elif family == ErrorCode.DEADLINE_EXCEEDED:
             self.expired += requests
+        else:
+            self.failed += requests
         self.errors[code] = self.errors.get(code, 0) + requests
 
     def count_refusal(self, code: ErrorCode, requests: int) -> None:
@@ -76,9 +83,10 @@ class LaneStats:
         return {
             "received": self.received,
             "ok": self.ok,
+            "refused": self.refused,
             "expired": self.expired,
             "cancelled": self.cancelled,
-            "refused": self.refused,
+            "failed": self.failed,
             "errors": {code.name: count for code, count in sorted(self.errors.items())},
             "batches": self.batches,
             "rows": self.rows,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from trioserve_protocol import ErrorCode, Flag, Tag, Timing, code_of, error_frame, tlv
 
-from ._lane import MANY, SPECIAL
+from ._batch import slot_at
+from ._lane import MANY, NEVER_NS, SPECIAL
 from ._replies import ReplyBlock, result_parts
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from ._batch import Batch, Range
     from ._lane import Lane
-    from ._session import Buffer, Session
+    from ._session import Buffer, Session, SessionTable
 
 JOIN_NBYTES: Final = 65_536
 """Replies of one session up to this size are joined and sent as one buffer; larger ones go out as their parts."""
@@ -33,23 +34,21 @@ class Terminal:
     """Answers requests.
 
     Args:
-        sessions: the sessions table; an index in use always names a session.
+        sessions: the sessions table.
         clock: read only for requests that ask for their timing.
         retry_after_us: when a client that was refused should come back.
-        on_ghost_gone: told when the last ghost of a closed session is gone.
     """
 
     def __init__(
         self,
-        sessions: Sequence[Session],
+        sessions: SessionTable,
         clock: Clock,
         retry_after_us: Callable[[Lane], int],
-        on_ghost_gone: Callable[[Session], None],
     ) -> None:
-        self._sessions: Final = sessions
+        self._table: Final = sessions
+        self._sessions: Final = sessions.by_index
         self._clock: Final = clock
         self._retry_after_us: Final = retry_after_us
-        self._on_ghost_gone: Final = on_ghost_gone
         self._blocks: Final[dict[int, ReplyBlock]] = {}
 
     def add_lane(self, lane: Lane) -> None:
@@ -87,11 +86,11 @@ class Terminal:
             return None
         session = self._sessions[slots.session[first]]
         session.inflight -= 1
-        session.inflight_nbytes -= body_nbytes
         if held:
             session.ghosts += 1
             self._abandon_arrival(lane, first)
         else:
+            session.inflight_nbytes -= body_nbytes
             lane.gate.release(rows, body_nbytes)
         return session
 
@@ -101,9 +100,24 @@ class Terminal:
             return
         lane.announced_rows -= lane.slots.rows[first]
         if arrival.answered():
-            for start, rows in arrival.requests:
-                lane.arrivals.pop(start, None)
-                self.let_go(lane, start, rows)
+            del lane.under_way[arrival]
+            for start, _ in arrival.requests:
+                del lane.arrivals[start]
+            for start, count in arrival.ranges:
+                self.let_go(lane, start, count)
+
+    def expire(self, lane: Lane, now_ns: int) -> None:
+        """Answers every request of a model whose deadline has passed, wherever it is."""
+        slots = lane.slots
+        live = slots.live_requests()
+        deadlines_ns = slots.deadlines_ns[live]
+        due = deadlines_ns <= now_ns
+        for slot in live[due].tolist():
+            running = lane.is_running(slot)
+            code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
+            self.fail(lane, slot, code)
+        later = deadlines_ns[~due]
+        lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS
 
     # ---------------------------------------------------------------- ranges
 
@@ -116,9 +130,10 @@ class Terminal:
         for slot in slots.answered_requests(first, count).tolist():
             session = self._sessions[slots.session[slot]]
             session.ghosts -= 1
+            session.inflight_nbytes -= slots.body_nbytes[slot]
             lane.gate.release(slots.rows[slot], slots.body_nbytes[slot])
             if session.closed and not session.ghosts:
-                self._on_ghost_gone(session)
+                self._table.ghosts_gone(session)
         slots.drop_batch(first, count)
 
     # ---------------------------------------------------------------- whole batches
@@ -132,6 +147,8 @@ class Terminal:
             now_ns: when that was read.
         """
         lane = batch.lane
+        if lane.next_deadline_ns <= now_ns:
+            self.expire(lane, now_ns)  # a result that comes at its deadline or later is late
         slots = lane.slots
         first, count = batch.ranges[0]
         block = self._blocks[id(lane)]
@@ -147,8 +164,8 @@ class Terminal:
             self._finish_each(batch, result, now_ns)
             return
         lane.stats.ok += count
-        slots.free_plain_batch(first, count)
         block.send(batch, self._sessions, now_ns)
+        slots.free_plain_batch(first, count)
         lane.gate.release(count, count * lane.body_nbytes)
 
     def fail_ranges(self, lane: Lane, ranges: Sequence[Range], code: ErrorCode, message: str) -> None:
@@ -161,7 +178,7 @@ class Terminal:
         lane = batch.lane
         if result.code:
             self.fail_ranges(lane, batch.ranges, known(result.code), result.message)
-        failures = self._failures(batch, result)
+        failures = failed_requests(lane, batch.ranges, result)
         parts: dict[int, list[Buffer]] = {}
         answered: list[int] = []
         for first, count in batch.ranges:
@@ -177,9 +194,9 @@ class Terminal:
                 self._answer(batch, result, slot, span, parts, now_ns)
                 answered += live[position : position + span]
                 position += span
+        self._close_answered(lane, answered)
         for owner, buffers in parts.items():
             self._write(self._sessions[owner], buffers)
-        self._close_answered(lane, answered)
         for first, count in batch.ranges:
             self.let_go(lane, first, count)
 
@@ -187,22 +204,12 @@ class Terminal:
         """Accounts of requests that got their result: they become ghosts for the moment until `let_go`."""
         slots = lane.slots
         for slot in answered:
-            slots.claim(slot)
+            if not slots.claim(slot):
+                raise AssertionError(f"a result for slot {slot}, which was answered before: this is a bug")
             session = self._sessions[slots.session[slot]]
             session.inflight -= 1
-            session.inflight_nbytes -= slots.body_nbytes[slot]
             session.ghosts += 1
         lane.stats.ok += len(answered)
-
-    def _failures(self, batch: Batch, result: StageResult) -> Failures:
-        slots = batch.lane.slots
-        failures: Failures = {}
-        for position, code, message in result.failures:
-            slot = batch.slot_at(position)
-            while not slots.rows[slot]:
-                slot -= 1  # a row inside a request fails the request
-            failures.setdefault(slot, (known(code), message))
-        return failures
 
     def _span(self, lane: Lane, live: list[int], position: int, failures: Failures) -> int:
         """How many adjacent requests of one INFER_MANY, from `position` on, one RESULT_MANY may answer."""
@@ -237,18 +244,21 @@ class Terminal:
         slots = lane.slots
         flags = slots.flags[slot]
         many = bool(flags & MANY)
+        rows = span if many else slots.rows[slot]
         meta = b""
-        if flags & Flag.SAMPLED:
+        if flags & Flag.SAMPLED and not flags & Flag.NOREPLY:
             meta = timing_trailer(batch, result, slot, now_ns, self._clock.now_ns())
+            if not self._sessions[slots.session[slot]].takes_result(lane, rows, len(meta)):
+                meta = b""  # the client takes the result, but not that much more
         parts.setdefault(slots.session[slot], []).extend(
             result_parts(
                 lane,
                 slot,
-                span if many else slots.rows[slot],
+                rows,
                 rid=slots.rid[slot],
                 flags=flags,
                 server_ns=now_ns - slots.received_at(slot),
-                queue_ns=batch.cut_ns - slots.ready_ns[slot],
+                queue_ns=batch.cut_ns - int(slots.readies_ns[slot : slot + rows].min()),
                 meta=meta,
                 many=many,
             )
@@ -259,6 +269,18 @@ class Terminal:
             session.sink.write(b"".join(buffers))
         else:
             session.sink.write_parts(buffers)
+
+
+def failed_requests(lane: Lane, ranges: Sequence[Range], result: StageResult) -> Failures:
+    """The requests that the failed rows of a result belong to: one bad row fails its request."""
+    rows = lane.slots.rows
+    failures: Failures = {}
+    for position, code, message in result.failures:
+        slot = slot_at(ranges, position)
+        while not rows[slot]:
+            slot -= 1
+        failures.setdefault(slot, (known(code), message))
+    return failures
 
 
 def known(code: int) -> ErrorCode:
@@ -272,7 +294,8 @@ def timing_trailer(batch: Batch, result: StageResult, slot: int, finished_ns: in
     received_ns = slots.received_at(slot)
     timing = Timing(
         received_ns=received_ns,
-        parsed_ns=slots.parsed_ns[slot],
+        # Read from the clock, while what became ready in the same turn bears the time of the turn's beginning.
+        parsed_ns=min(slots.parsed_ns[slot], slots.ready_ns[slot]),
         tokenized_ns=slots.tokenized_ns[slot],
         ready_ns=slots.ready_ns[slot],
         batched_ns=batch.cut_ns,

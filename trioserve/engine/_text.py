@@ -6,36 +6,38 @@ many requests they belong to. The token ids come back in the slots' token rows; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trioserve.batching import LengthQueue
-from trioserve.execution import StageBatch
 from trioserve.memory import FULL, BumpRegion
-from trioserve_protocol import ErrorCode, Infer, RemoteProtocolError, check_bytes_tensor, parse_request_meta
+from trioserve_protocol import ErrorCode, RemoteProtocolError, check_bytes_tensor, pad8, parse_request_meta
 
-from ._lane import MANY, OK, Lane
-from ._stage import Stage
-from ._terminal import known
+from ._bulk import lease_many
+from ._lane import MEAN_GAIN, OK, Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trioserve.admission import Gate
+    from trioserve.batching import QueueView
     from trioserve.config import ModelConfig
-    from trioserve.execution import StageLink, StageResult
     from trioserve.memory import Slab
     from trioserve.request import Clock
-    from trioserve_protocol import InferMany, InferRun, Signature
+    from trioserve_protocol import Infer, InferBegin, InferMany, Signature
 
+    from ._arrival import Arrival
+    from ._batch import Range
     from ._session import Session
-
-BURST_ROWS: Final = 256
-"""Most texts in one descriptor: about 6 ms of tokenizing, so that an urgent text is not behind a long burst."""
 
 TEXT_BLOCKS: Final = 64
 MIN_TEXT_BLOCK_NBYTES: Final = 65_536
+
+Texts = tuple[list[int], list[int]]
+"""Where the texts of a payload start, and how long each is, bytes."""
 
 
 def text_region_nbytes(config: ModelConfig) -> tuple[int, int]:
@@ -47,6 +49,9 @@ def text_region_nbytes(config: ModelConfig) -> tuple[int, int]:
 class TextLane(Lane):
     """A lane whose rows pass a tokenizer before they are queued."""
 
+    unit = "token"
+    queue: LengthQueue
+
     def __init__(
         self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
     ) -> None:
@@ -56,6 +61,7 @@ class TextLane(Lane):
         super().__init__(config, signature, slab, gate, clock)
         nbytes, block = text_region_nbytes(config)
         self.plain_frame_nbytes = 0
+        self.units_per_row = float(config.batching.buckets[0])
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         self.text_nbytes: NDArray[np.uint32] = np.zeros(slots, np.uint32)
@@ -66,15 +72,19 @@ class TextLane(Lane):
         batching = self.config.batching
         padded = batching.layout == "padded"
         buckets = tuple(batching.buckets) if padded else tuple(batching.buckets[-1:])
-        return LengthQueue(buckets, self.lengths, max_tokens=batching.max_tokens, padded=padded)
+        return LengthQueue(
+            buckets,
+            self.lengths,
+            block_rows=self.max_rows,
+            max_tokens=batching.max_tokens,
+            padded=padded,
+        )
+
+    # ---------------------------------------------------------------- admission
 
     def admit(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits the texts of one request; see `Lane.admit`."""
         return self.admit_rows(session, request, now_ns)
-
-    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, ErrorCode]:
-        """Texts of one length in a run are still texts: none are admitted as columns, the engine offers each alone."""
-        raise AssertionError("a run of texts is admitted one by one: this is a bug")
 
     def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits the texts of one request and copies them into the text region.
@@ -82,13 +92,20 @@ class TextLane(Lane):
         Raises:
             RemoteProtocolError: the payload is not a BYTES tensor.
         """
-        starts, nbytes = self._check_texts(request)
-        body_nbytes = len(request.payload)
-        code = self.reserve(session, request.rows, body_nbytes)
+        rows, body_nbytes = request.rows, len(request.payload)
+        if rows > self.max_rows:
+            return ErrorCode.TOO_MANY_ROWS
+        texts = self._texts_of(request, request.payload)
+        offsets = self._take_room(texts[1])
+        first, code = FULL, ErrorCode.SHED
+        if len(offsets) == rows:
+            first, code = self.enter(session, request, rows, body_nbytes, now_ns)
         if code:
-            return code
-        placed = self._place(session, request, starts.tolist(), nbytes.tolist(), body_nbytes, now_ns)
-        return OK if placed else ErrorCode.SHED
+            self._give_room_back(offsets)
+            return self.refusal(session, 1, body_nbytes, rows) or code
+        self._place(first, request.payload, texts, offsets)
+        self.enqueue(first, rows)
+        return OK
 
     def admit_texts(self, session: Session, request: InferMany, now_ns: int) -> tuple[int, ErrorCode]:
         """Admits the front of an INFER_MANY of texts, each as a request of its own.
@@ -99,83 +116,107 @@ class TextLane(Lane):
         Raises:
             RemoteProtocolError: the payload is not a BYTES tensor; then none is admitted.
         """
-        starts, nbytes = self._check_texts(request)
-        self.frame_serial = (self.frame_serial + 1) & 0xFFFF_FFFF
-        for row, (start, length) in enumerate(zip(starts.tolist(), nbytes.tolist(), strict=True)):
-            code = self.reserve(session, 1, length)
-            if code:
-                return row, code
-            one = Infer(
-                request.rid + row, request.handle, request.flags, request.timeout_us, 1, b"", request.payload
-            )
-            if not self._place(session, one, [start], [length], length, now_ns, mark=MANY):
-                return row, ErrorCode.SHED
-        return request.rows, OK
-
-    def _place(
-        self,
-        session: Session,
-        request: Infer,
-        starts: list[int],
-        nbytes: list[int],
-        body_nbytes: int,
-        now_ns: int,
-        mark: int = 0,
-    ) -> bool:
-        """Gives a request whose permits are taken its slots and its share of the text region; False if there is no
-        room, then the permits are back.
-        """
-        rows = len(starts)
+        payload = request.payload
+        starts, nbytes = self._texts_of(request, payload)
         offsets = self._take_room(nbytes)
-        first = FULL
-        if offsets is not None:
-            first = self.enter(session, request, rows, body_nbytes, now_ns, mark)
-        if offsets is None or first == FULL:
-            self.gate.release(rows, body_nbytes)
-            for offset in offsets or ():
-                self.texts.free(offset)
-            return False
-        region = self.slab.text
-        for offset, start, length in zip(offsets, starts, nbytes, strict=True):
-            region[offset : offset + length] = request.payload[start : start + length]
-        self.text_offsets[first : first + rows] = offsets
-        self.text_nbytes[first : first + rows] = nbytes
-        self.slots.frame[first] = self.frame_serial
-        self.untokenized[first] = rows
-        self.announced_rows += rows
-        return True
+        ranges, code = lease_many(self, session, request, len(payload), now_ns, most=len(offsets))
+        done = 0
+        for first, count in ranges:
+            part = slice(done, done + count)
+            self._place(first, payload, (starts[part], nbytes[part]), offsets[part])
+            self.enqueue(first, count)
+            done += count
+        self._give_room_back(offsets[done:])
+        return done, code
 
-    def _check_texts(self, request: Infer | InferMany) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Offsets and lengths of the texts of a payload."""
-        fast = False
-        if request.meta:
-            declared = parse_request_meta(request.meta, bound=bool(request.handle)).tensors
-            fast = bool(declared) and declared[0].fast
-        starts, nbytes, _ = check_bytes_tensor(request.payload, request.rows, fast=fast)
+    def _texts_of(self, request: Infer | InferMany | InferBegin, payload: memoryview) -> Texts:
+        """Finds the texts of a payload and checks their lengths."""
+        declared = parse_request_meta(request.meta, bound=bool(request.handle)).tensors
+        fast = bool(declared) and declared[0].fast
+        starts, nbytes, used = check_bytes_tensor(payload, request.rows, fast=fast)
+        if pad8(used) != len(payload):
+            message = f"payload: expected {pad8(used)} bytes for these texts, got {len(payload)}"
+            raise RemoteProtocolError(ErrorCode.INVALID_SIZE, message)
         longest = int(nbytes.max())
         if longest > self.config.max_text_nbytes:
-            raise RemoteProtocolError(
-                ErrorCode.INVALID_BYTES,
-                f"text: expected at most {self.config.max_text_nbytes} bytes, got {longest}",
-            )
-        return starts, nbytes
+            message = f"text: expected at most {self.config.max_text_nbytes} bytes, got {longest}"
+            raise RemoteProtocolError(ErrorCode.INVALID_BYTES, message)
+        return starts.tolist(), nbytes.tolist()
 
-    def _take_room(self, nbytes: list[int]) -> list[int] | None:
-        """Offsets in the text region for texts of these lengths; None, and nothing kept, if they do not all fit."""
+    def max_payload_nbytes(self, rows: int) -> int:
+        """No payload of so many texts is larger."""
+        return pad8(rows * (self.config.max_text_nbytes + 4) + 4)
+
+    # ---------------------------------------------------------------- the text region
+
+    def _take_room(self, nbytes: list[int]) -> list[int]:
+        """Offsets in the text region for texts of these lengths, from the front as many as fit."""
         offsets: list[int] = []
         for length in nbytes:
             offset = self.texts.take(length)
             if offset == FULL:
-                for taken in offsets:
-                    self.texts.free(taken)
-                return None
+                break
             offsets.append(offset)
         return offsets
 
+    def _give_room_back(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            self.texts.free(offset)
+
+    def _place(self, first: int, payload: memoryview, texts: Texts, offsets: list[int]) -> None:
+        """Copies texts to where there is room for them, one a slot from `first` on."""
+        region = self.slab.text
+        for start, length, offset in zip(*texts, offsets, strict=True):
+            region[offset : offset + length] = payload[start : start + length]
+        self.text_offsets[first : first + len(offsets)] = offsets
+        self.text_nbytes[first : first + len(offsets)] = texts[1]
+
     def free_texts(self, first: int, count: int) -> None:
         """Gives the text region's share of a range back."""
-        for offset in self.text_offsets[first : first + count].tolist():
-            self.texts.free(offset)
+        self._give_room_back(self.text_offsets[first : first + count].tolist())
+
+    # ---------------------------------------------------------------- large bodies
+
+    def destinations(self, request: InferBegin, ranges: Sequence[Range]) -> list[memoryview]:
+        """One piece of memory: where its texts go shows only when all of them are there."""
+        del ranges
+        return [memoryview(bytearray(request.payload_nbytes))]
+
+    def complete(self, arrival: Arrival, now_ns: int) -> dict[int, tuple[ErrorCode, str]]:
+        """See `Lane.complete`."""
+        del now_ns
+        request, [payload] = arrival.request, arrival.parts
+        try:
+            starts, nbytes = self._texts_of(request, payload)
+        except RemoteProtocolError as error:
+            return {first: (error.code, error.message) for first, _ in arrival.requests}
+        unusable: dict[int, tuple[ErrorCode, str]] = {}
+        row = 0
+        for first, rows in arrival.requests:
+            part = slice(row, row + rows)
+            row += rows
+            if not self.slots.is_live(first):
+                continue
+            offsets = self._take_room(nbytes[part])
+            if len(offsets) == rows:
+                self._place(first, payload, (starts[part], nbytes[part]), offsets)
+            else:
+                self._give_room_back(offsets)
+                unusable[first] = ErrorCode.SHED, ""
+        return unusable
+
+    # ---------------------------------------------------------------- the queues
+
+    def enqueue(self, first: int, count: int) -> None:
+        """Enters the unanswered requests of a range for the tokenizer."""
+        for slot in self.slots.live_in(first, count).tolist():
+            rows = self.untokenized[slot] = self.slots.rows[slot]
+            self.announced_rows += rows
+
+    def enqueue_tokens(self, first: int, count: int) -> None:
+        """Enters the unanswered requests of a range, whose token rows are ready to run."""
+        for slot in self.slots.live_in(first, count).tolist():
+            self.queue.push(slot, self.slots.rows[slot])
 
     def withdraw(self, first: int, rows: int) -> None:
         """See `Lane.withdraw`; the request may not have been tokenized yet."""
@@ -185,91 +226,28 @@ class TextLane(Lane):
             self.free_texts(first, rows)
             self.announced_rows -= rows
 
-    def after_cut(self, ranges: list[tuple[int, int]]) -> None:
+    def is_running(self, first: int) -> bool:
+        """See `Lane.is_running`; the tokenizer executes nothing."""
+        return super().is_running(first) and bool(self.slots.tokenized_ns[first])
+
+    def view(self, free_ns: int, now_ns: int) -> QueueView:
+        """See `Lane.view`; the next batch comes from one length bucket and may be full by its tokens."""
+        rows, full = self.queue.outlook(self.max_rows)
+        view = super().view(free_ns, now_ns)
+        return view._replace(queued_rows=rows, max_rows=rows if full else self.max_rows)
+
+    def after_cut(self, ranges: list[Range]) -> None:
         """Does nothing: token rows are laid out anew for every batch, so a sealed block would only waste its rest.
+
         With batches of 7 rows, blocks of 32 that hold 7 each run out at 224 requests.
         """
 
-    def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
-        """Tokens of each row of a batch."""
-        return np.concatenate([self.lengths[first : first + count] for first, count in ranges])
-
-
-class _Burst(NamedTuple):
-    """Texts that are with the tokenizer."""
-
-    lane: TextLane
-    ranges: list[tuple[int, int]]
-    sent_ns: int
-
-
-class Tokenizer(Stage[TextLane, _Burst]):
-    """The stage that turns texts into tokens."""
-
-    def decide(self, now_ns: int) -> None:
-        """Sends what has come in, in bursts, while the worker has room for them."""
-        link = self.link
-        for lane in self.lanes:
-            while link is not None and link is self.link and lane.untokenized and link.in_flight < link.depth:
-                self._send_burst(link, lane, now_ns)
-
-    def _send_burst(self, link: StageLink, lane: TextLane, now_ns: int) -> None:
-        ranges: list[tuple[int, int]] = []
-        total = 0
-        for first, rows in lane.untokenized.items():
-            if ranges and total + rows > BURST_ROWS:
-                break
-            ranges.append((first, rows))
-            total += rows
-        for first, _ in ranges:
-            del lane.untokenized[first]
-        self._sequence += 1
-        slots = np.concatenate([np.arange(first, first + rows) for first, rows in ranges])
-        self._send(
-            link,
-            _Burst(lane, ranges, now_ns),
-            StageBatch(
-                self.lanes.index(lane),
-                self._sequence,
-                tuple(ranges),
-                lane.text_nbytes[slots],
-                lane.text_offsets[slots],
-            ),
-        )
-
-    def _complete(self, work: _Burst, result: StageResult, now_ns: int) -> None:
-        lane = work.lane
-        lane.observe_arrival(now_ns - work.sent_ns)
-        failures = {position: (known(code), message) for position, code, message in result.failures}
-        position = 0
-        for first, count in work.ranges:
-            failed = next(
-                (failures[row] for row in range(position, position + count) if row in failures), None
-            )
-            if result.code:
-                failed = known(result.code), result.message
-            if result.lengths is not None:
-                lane.lengths[first : first + count] = result.lengths[position : position + count]
-            position += count
-            self._take_back(lane, first, count, failed)
-            lane.slots.tokenizeds_ns[first : first + count] = result.finished_ns
-            lane.slots.readies_ns[first : first + count] = now_ns
-
-    def _take_back(
-        self, lane: TextLane, first: int, count: int, failed: tuple[ErrorCode, str] | None
-    ) -> None:
-        """One request is tokenized: it fails, is dead already, or is ready to run."""
-        lane.free_texts(first, count)
-        lane.announced_rows -= count
-        if failed is not None:
-            self._terminal.fail(lane, first, *failed)
-        live = lane.slots.is_live(first)
-        self._terminal.let_go(lane, first, count)
-        if live:
-            lane.queue.push(first, count)
-
-    def _release(self, work: _Burst) -> None:
-        for first, count in work.ranges:
-            work.lane.free_texts(first, count)
-            work.lane.announced_rows -= count
-        super()._release(work)
+    def measure(self, ranges: list[Range], rows: int) -> tuple[NDArray[np.uint32] | None, int]:
+        """See `Lane.measure`; the units are tokens, padding included. Learns how many of them a row usually has."""
+        batching = self.config.batching
+        lengths = np.concatenate([self.lengths[first : first + count] for first, count in ranges])
+        tokens = rows * int(lengths.max()) if batching.layout == "padded" else int(lengths.sum())
+        self.units_per_row += MEAN_GAIN * (tokens / rows - self.units_per_row)
+        if batching.max_tokens:
+            self.full_rows = min(self.max_rows, max(1, int(batching.max_tokens / self.units_per_row)))
+        return lengths, tokens

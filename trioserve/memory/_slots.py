@@ -80,8 +80,8 @@ class SlotTable:
         self.special = bytearray(slots // block_rows)
         """Per block: whether it has held a request that is not plain since it was free."""
         self.on_block_free: Callable[[int, int], None] | None = None
-        """Told (first slot, rows) when a block holds nothing any more; tests overwrite its memory, so that a row that is
-        read before it is written shows."""
+        """Told (first slot, rows) when a block holds nothing any more; tests overwrite its memory, so that a row that
+        is read before it is written shows."""
         self._leased = [0] * (slots // block_rows)
         self._free = list(range(slots // block_rows - 1, -1, -1))
         self._open = FULL
@@ -100,6 +100,8 @@ class SlotTable:
         """
         first = self._fill
         if first + rows > self._end:
+            if rows > self.block_rows:
+                raise AssertionError(f"a request of {rows} rows does not fit in a block: this is a bug")
             if not self._open_next():
                 return self._lease_hole(rows)
             first = self._fill
@@ -133,14 +135,14 @@ class SlotTable:
             self._fill = self._end = 0
 
     def _lease_hole(self, rows: int) -> int:
-        """Takes contiguous slots that were freed inside a sealed block; only when no block is free."""
-        free = (self.holds == 0).reshape(-1, self.block_rows)
-        if self._open != FULL:
-            free[self._open] = False
+        """Takes contiguous slots that were freed inside a block in use; only when no block is free."""
+        vacant = self.holds == 0
+        vacant[self._fill : self._end] = False
+        free = vacant.reshape(-1, self.block_rows)
         if rows > 1:
             free = np.lib.stride_tricks.sliding_window_view(free, rows, axis=1).all(axis=2)
         holes = np.flatnonzero(free)
-        if not len(holes):
+        if not holes.size:
             return FULL
         block, row = divmod(int(holes[0]), self.block_rows - rows + 1)
         first = block * self.block_rows + row

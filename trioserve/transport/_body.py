@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from trioserve_protocol import ErrorCode
 
@@ -28,6 +27,10 @@ class BodyReader:
         self._intake: Final = intake
         self._watch: Final = watch
         self._max_nbytes: Final = max_nbytes
+        self.copied_nbytes = 0
+        """Bytes of large bodies that came with their header and were copied into their slots."""
+        self.direct_nbytes = 0
+        """Bytes of large bodies that the kernel wrote into their slots."""
 
     def begin(self, peer: Peer, event: InferBegin, data: memoryview, now_ns: int) -> int:
         """Handles the header of a large frame and the part of its body that was read along with it.
@@ -36,7 +39,7 @@ class BodyReader:
             peer: where it came from.
             event: header and meta.
             data: what was received after them.
-            now_ns: when the turn began.
+            now_ns: when the first byte of its header was read.
 
         Returns:
             How many bytes of `data` belong to the body and are done with.
@@ -48,9 +51,7 @@ class BodyReader:
             return 0
         peer.machine.accept_body()
         peer.arrival = arrival
-        peer.arrival_since_ns = now_ns
         self._watch.body_begun(peer)
-        peer.body_crc = None if event.crc is None else (event.crc, event.meta)
         prefix = data[: peer.machine.body_remaining]
         at = 0
         while at < len(prefix):
@@ -59,6 +60,7 @@ class BodyReader:
             chunk[: len(part)] = part
             at += len(part)
             self._advance(peer, arrival, len(part), now_ns)
+        self.copied_nbytes += at
         return at
 
     def read(self, peer: Peer, now_ns: int) -> int:
@@ -87,6 +89,7 @@ class BodyReader:
             self._advance(peer, arrival, received, now_ns)
             if received < len(chunk):
                 break
+        self.direct_nbytes += total
         return total
 
     def _advance(self, peer: Peer, arrival: Arrival, nbytes: int, now_ns: int) -> None:
@@ -94,10 +97,6 @@ class BodyReader:
         if not arrival.advance(nbytes):
             return
         peer.arrival = None
-        if peer.body_crc is not None and arrival.crc32(crc32(peer.body_crc[1])) != peer.body_crc[0]:
-            message = "CRC-32 of the body does not match"
-            self._intake.break_off(arrival, ErrorCode.CRC_MISMATCH, message)
-            return
         self._intake.arrived(arrival, now_ns)
 
     def drop(self, peer: Peer) -> None:

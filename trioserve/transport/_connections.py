@@ -81,6 +81,10 @@ class Connections:
             "accepted": self._accepted,
             "turned_away": self._refused,
             "unsent_nbytes": self.watch.backlog_nbytes,
+            "large_bodies": {
+                "direct_nbytes": self.reader.bodies.direct_nbytes,
+                "copied_nbytes": self.reader.bodies.copied_nbytes,
+            },
             "closed": dict(self._endings),
         }
 

@@ -164,7 +164,7 @@ class Control:
             request = msgspec.json.decode(event.payload)
             name = request["op"]
             answer = self._admin_handlers[name]
-        except (msgspec.DecodeError, TypeError, KeyError):
+        except (msgspec.DecodeError, RecursionError, TypeError, KeyError):
             known = ", ".join(self._admin_handlers)
             message = f'ADMIN: expected {{"op": NAME}} with NAME one of {known}'
             peer.write_soon(error_frame(event.rid, ErrorCode.INVALID_ARGUMENT, message))

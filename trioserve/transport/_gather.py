@@ -27,6 +27,10 @@ MAX_FRAME_NBYTES: Final = 32_768
 SINGLES_TO_GATHER: Final = 4
 """Reads in a row that brought exactly one plain request, after which a connection is gathered."""
 
+MAX_GATHERS: Final = 32
+"""Pairs of model and handle whose connections are gathered; those of further ones are read one by one. A client chooses
+its handles, a gather takes up to 8 MiB, and every turn looks at all of them."""
+
 _PLAIN_FLAGS: Final = 0xFFFF & ~(CLASS_MASK | int(Flag.RETRY))
 
 COLUMNS_FROM: Final = 7
@@ -67,7 +71,7 @@ class Gather:
 
         Returns:
             The connections whose frame is a plain request of the model, those requests in the same order as a run, and
-            the other connections with what was received from each. If they are few, all are others.
+            the other connections with what was received from each. If they are few, or none is plain, all are others.
 
         Ownership: the payload and the views are valid until the next row is received.
         """
@@ -85,6 +89,8 @@ class Gather:
         if not plain.all():
             others = [(peers[row], self.views[row]) for row in np.flatnonzero(~plain).tolist()]
             rows = np.flatnonzero(plain)
+            if not len(rows):
+                return [], None, others
             peers = [peers[row] for row in rows.tolist()]
         run = InferRun(
             len(peers),

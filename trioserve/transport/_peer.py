@@ -87,7 +87,6 @@ class Peer:
         "arrival_since_ns",
         "backlog_nbytes",
         "backlog_since_ns",
-        "body_crc",
         "control_tokens",
         "control_tokens_ns",
         "doomed",
@@ -106,6 +105,7 @@ class Peer:
         "stalled_since_ns",
         "step",
         "tail",
+        "tail_ns",
         "unparsed",
     )
 
@@ -122,14 +122,14 @@ class Peer:
         self._send: Callable[[Buffer], int] = sock.send
         self.tail = b""
         """Bytes received and not consumed: an incomplete frame, or, if `unparsed`, whole frames too."""
+        self.tail_ns = 0
+        """When the first of them was read."""
         self.unparsed = False
         """Whether the tail is to be parsed before more is read."""
         self.stalled_since_ns = 0
         """When the incomplete frame began, 0 if there is none."""
         self.arrival: Arrival | None = None
         self.arrival_since_ns = 0
-        self.body_crc: tuple[int, bytes] | None = None
-        """Expected CRC-32 of the body being received, and its meta."""
         self.midway = False
         """Whether there is a tail, or a large frame was just received."""
         self._backlog: Backlog | None = None

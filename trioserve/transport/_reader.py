@@ -19,7 +19,7 @@ from trioserve_protocol import (
 
 from ._body import BodyReader
 from ._control import Control
-from ._gather import MAX_FRAME_NBYTES, SINGLES_TO_GATHER, Gather
+from ._gather import MAX_FRAME_NBYTES, MAX_GATHERS, SINGLES_TO_GATHER, Gather
 
 if TYPE_CHECKING:
     from trioserve.config import ServerConfig
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 PREFIX_NBYTES: Final = 65_536
 """Most bytes of one read. A large body that nobody could expect is copied into its slot as far as it came with its
 header; the rest of it, and all of the next one, is received in place."""
+
+SPLIT_NS: Final = 1_000_000
+"""How much earlier the first byte of a frame must have been read than its last for the frame to have a time of its own.
+Below that its deadline is counted from the turn that completes it, with all frames behind it."""
 
 
 class Reader:
@@ -66,7 +70,7 @@ class Reader:
         self._intake: Final = intake
         self._control: Final = control
         self._watch: Final = watch
-        self._bodies: Final = BodyReader(intake, watch, limits.turn_nbytes)
+        self.bodies: Final = BodyReader(intake, watch, limits.turn_nbytes)
         self._serve_after_fin: Final = config.on_fin == "serve"
         self._read_nbytes: Final = min(limits.connection_turn_nbytes, PREFIX_NBYTES)
         self._max_frames: Final = limits.connection_turn_frames
@@ -92,10 +96,12 @@ class Reader:
 
     def parse_kept(self, peer: Peer, now_ns: int) -> int:
         """Goes on with bytes that were received in an earlier turn; the connection is not in `ready` any more."""
-        kept = len(peer.tail)
+        kept, read_ns = len(peer.tail), peer.tail_ns
         self._buffer[:kept] = peer.tail
         peer.unparsed = False
-        return self.parse(peer, self._buffer[:kept], now_ns)
+        units = self.parse(peer, self._buffer[:kept], now_ns, read_ns)
+        peer.tail_ns = read_ns
+        return units
 
     def admit_gathered(self, now_ns: int) -> list[tuple[Peer, memoryview]]:
         """Admits what several connections sent in this turn as one run.
@@ -125,7 +131,7 @@ class Reader:
         self.ready.pop(peer.fd, None)
         self._watch.frame_complete(peer)
         if peer.arrival is not None:
-            self._bodies.drop(peer)
+            self.bodies.drop(peer)
 
     # ---------------------------------------------------------------- a connection's `step`, if it is readable
 
@@ -153,6 +159,8 @@ class Reader:
             if lane.plain_frame_nbytes != received:
                 continue
             if key not in self._gathers:
+                if len(self._gathers) == MAX_GATHERS:
+                    return
                 self._gathers[key] = Gather(lane, handle, self._max_peers)
             peer.gather = self._gathers[key]
             peer.step = self._read_single
@@ -181,13 +189,16 @@ class Reader:
         self._buffer[:kept] = peer.tail
         limit = min(peer.machine.wanted(kept), self._read_nbytes)
         received = peer.recv_into(self._buffer[kept : kept + limit])
-        if received:
-            return self.parse(peer, self._buffer[: kept + received], now_ns)
-        return self._end_of_stream(peer)
+        if not received:
+            return self._end_of_stream(peer)
+        data = self._buffer[: kept + received]
+        if kept and now_ns - peer.tail_ns > SPLIT_NS:
+            return self.parse(peer, data, now_ns, peer.tail_ns, max_frames=1)
+        return self.parse(peer, data, now_ns)
 
     def _read_body(self, peer: Peer, now_ns: int) -> int:
         """Inside a large body that is wanted."""
-        received = self._bodies.read(peer, now_ns)
+        received = self.bodies.read(peer, now_ns)
         if peer.finished:
             self._end_of_stream(peer)
         elif peer.arrival is None:
@@ -210,29 +221,35 @@ class Reader:
 
     # ---------------------------------------------------------------- frames
 
-    def parse(self, peer: Peer, data: memoryview, now_ns: int) -> int:
+    def parse(self, peer: Peer, data: memoryview, now_ns: int, read_ns: int = 0, max_frames: int = 0) -> int:
         """Takes the frames at the start of `data`, and keeps what is left of it.
 
         Args:
             peer: where it came from.
             data: everything of it that is not consumed.
             now_ns: when the turn began.
+            read_ns: when the first bytes of the frames were read, from which their deadlines count; 0 is `now_ns`.
+            max_frames: the most frames to take; 0 is the limit of a connection and turn.
 
         Returns:
             Units.
         """
         event: Any
-        events, consumed = peer.machine.receive(data, max_frames=self._max_frames)
+        read_ns = read_ns or now_ns
+        events, consumed = peer.machine.receive(data, max_frames=max_frames or self._max_frames)
         units = len(events) + consumed // self._unit_nbytes
         for event in events:
             kind = type(event)
             if kind is Infer:
-                self._intake.admit(peer.session, event, now_ns)
+                self._intake.admit(peer.session, event, read_ns)
             elif kind is InferRun:
-                self._intake.admit_run(peer.session, event, now_ns)
+                self._intake.admit_run(peer.session, event, read_ns)
                 units += event[0]
             elif kind is InferBegin:
-                consumed += self._bodies.begin(peer, event, data[consumed:], now_ns)
+                consumed += self.bodies.begin(peer, event, data[consumed:], read_ns)
+                peer.arrival_since_ns = now_ns
+            elif kind is InferMany:
+                self._intake.admit_many(peer.session, event, read_ns)
             else:
                 self._rare_event(peer, event, now_ns)
         if peer.midway or consumed != len(data):
@@ -244,6 +261,8 @@ class Reader:
         if peer.step == self._read_nothing:
             return
         machine = peer.machine
+        if consumed or not peer.tail:
+            peer.tail_ns = now_ns
         peer.tail = bytes(left)
         if not peer.tail:
             self._watch.frame_complete(peer)
@@ -263,19 +282,21 @@ class Reader:
             peer.step = self._read_frames
         peer.midway = peer.step != self._read_frames
 
-    def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:  # noqa: ANN401  one of thirteen types
-        if type(event) is InferMany:
-            self._intake.admit_many(peer.session, event, now_ns)
-        elif type(event) is FrameError:
+    def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:  # noqa: ANN401  one of twelve types
+        if peer.step == self._read_single:
+            peer.step = self._read_frames  # a handle may mean another model afterwards
+        if type(event) is FrameError:
             self._intake.refuse_frame(
                 peer.session, event.rid, event.count, event.code, event.message, event.requests
             )
+            if event.unbinds:
+                peer.session.unbind(event.unbinds)
+            if not event.requests:
+                self._watch.spend_control(peer, now_ns)
         elif type(event) is FatalError:
             self._group.dismiss(peer, event.reply, "protocol error", now_ns)
         elif self._control.handle(peer, event):
             self._watch.spend_control(peer, now_ns)
-            if peer.step == self._read_single:
-                peer.step = self._read_frames  # a handle may mean another model now
         else:
             raise AssertionError(f"no handler for {type(event).__name__}: this is a bug")
 

@@ -1,0 +1,32 @@
+"""Every world that a test makes must be at rest when the test ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.world import World
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make_world() -> Iterator[MakeWorld]:
+    """Makes worlds; for the arguments see `World`."""
+    worlds: list[World] = []
+
+    def make(**arguments: Any) -> World:
+        worlds.append(World(**arguments))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.end()
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """A world with two models of fixed shape and one of text."""
+    return make_world()
