@@ -56,7 +56,7 @@ def test_a_run_that_fails_is_not_a_success(
 
     monkeypatch.setitem(bench.PARTS, "memory", measure)
     assert bench.main(["--only", "memory", "--quiet", "--load", "python"]) == 1
-    assert "bench: a wrong answer" in capsys.readouterr().err
+    assert "bench: memory: a wrong answer" in capsys.readouterr().err
 
 
 def test_a_peer_that_is_asked_for_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
