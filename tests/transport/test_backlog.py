@@ -82,7 +82,9 @@ def test_a_frame_larger_than_a_piece_stays_whole() -> None:
 blocks = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@given(blocks=blocks, steps=st.lists(st.integers(1, 400), min_size=1), sent=st.integers(0, 30), data=st.data())
+@given(
+    blocks=blocks, steps=st.lists(st.integers(1, 400), min_size=1), sent=st.integers(0, 30), data=st.data()
+)
 def test_a_client_reads_every_frame_once_whatever_the_kernel_takes(
     blocks: list[list[int]], steps: list[int], sent: int, data: st.DataObject
 ) -> None:
@@ -116,4 +118,8 @@ def test_a_client_reads_every_frame_once_whatever_the_kernel_takes(
     assert consumed == len(out)
     assert [event.rid for event in events if isinstance(event, Result)] == list(range(1, rid + 1))
     assert [event.rid for event in events if isinstance(event, Pong)] == list(range(1, pongs + 1))
-    assert all(bytes(event.payload).count(event.rid % 251) == len(event.payload) for event in events if isinstance(event, Result))
+    assert all(
+        bytes(event.payload).count(event.rid % 251) == len(event.payload)
+        for event in events
+        if isinstance(event, Result)
+    )
