@@ -9,7 +9,15 @@ from trioserve.server._collapse import collapsed
 
 
 async def fail(error: BaseException) -> None:
+    await trio.lowlevel.checkpoint()
     raise error
+
+
+async def fail_instead(error: BaseException) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        raise error
 
 
 async def fail_deep_inside(error: BaseException) -> None:
@@ -17,6 +25,7 @@ async def fail_deep_inside(error: BaseException) -> None:
         async with trio.open_nursery() as outer:
             outer.start_soon(trio.sleep_forever)
             async with trio.open_nursery() as inner:
+                inner.start_soon(trio.sleep_forever)
                 inner.start_soon(fail, error)
 
 
@@ -46,8 +55,8 @@ def test_what_the_user_wants_comes_before_errors() -> None:
 async def fail_while_cancelled() -> None:
     with trio.CancelScope() as scope, collapsed():
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_instead, RuntimeError("the cause"))
             nursery.start_soon(trio.sleep_forever)
-            nursery.start_soon(fail, RuntimeError("the cause"))
             scope.cancel()
 
 
