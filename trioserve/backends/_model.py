@@ -127,6 +127,36 @@ def model_name(cls: type[Model]) -> str:
     return cls.name or _WORD_START.sub("_", cls.__name__).lower()
 
 
+def class_fault(cls: type[Model]) -> str:
+    """What is wrong with a class that shows without making a model of it, in a line; or nothing."""
+    for group in ("inputs", "outputs"):
+        for name, tensor in getattr(cls, group).items():
+            if not isinstance(tensor, Tensor):
+                return f"{cls.__name__}.{group}[{name!r}]: expected a trioserve.Tensor, got {type(tensor).__name__}"
+    if cls.infer is Model.infer:
+        return f"{cls.__name__}: expected a method `infer` that computes a batch, got none"
+    for name in ("load", "infer"):
+        if inspect.iscoroutinefunction(getattr(cls, name)):
+            return f"{cls.__name__}.{name}: expected a plain function, got an async one; no event loop runs in a worker"
+    return _call_fault(cls)
+
+
+def _call_fault(cls: type[Model]) -> str:
+    """Why `load` or `infer` cannot be called as a worker does it, or nothing."""
+    try:
+        inspect.signature(cls.load).bind(None, None)
+    except TypeError as error:
+        return f"{cls.__name__}.load: expected the parameters (self, ctx): {error}"
+    if not cls.inputs or any(DType.parse(tensor.dtype) is DType.BYTES for tensor in cls.inputs.values()):
+        return ""  # a model.toml says what it is given; behind a tokenizer, token ids by other names
+    wanted = ", ".join(("self", *cls.inputs))
+    try:
+        inspect.signature(cls.infer).bind(None, **dict.fromkeys(cls.inputs))
+    except TypeError as error:
+        return f"{cls.__name__}.infer: expected the parameters ({wanted}), as `inputs` names them: {error}"
+    return ""
+
+
 def constructor_arguments(model: Model) -> dict[str, Any]:
     """The arguments a model was made with, by name.
 
