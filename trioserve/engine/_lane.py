@@ -140,8 +140,7 @@ class Lane:
         slots = self.slots
         slot = slots.lease(1)
         if slot == FULL:
-            self.gate.release(1, body_nbytes)
-            return ErrorCode.SHED
+            raise AssertionError("there are fewer slots than permits: this is a bug")
         offset = 0
         for view, nbytes in self.tensors:
             start = slot * nbytes
@@ -203,8 +202,7 @@ class Lane:
         while done < admitted:
             first, count = self.slots.lease_run(admitted - done)
             if not count:
-                self.gate.release(admitted - done, (admitted - done) * body_nbytes)
-                break
+                raise AssertionError("there are fewer slots than permits: this is a bug")
             self._fill_run(sessions, run, done, first, count, deadlines_ns=deadlines_ns, now_ns=now_ns)
             done += count
         if done:
@@ -407,8 +405,8 @@ class Lane:
         self.mean_way_ns += MEAN_GAIN * (took_ns - self.mean_way_ns) if self.mean_way_ns else took_ns
 
     def backlog_ns(self) -> float:
-        """How long what is queued will run, and one full batch more."""
-        batches = 1 + self.queue.rows // self.full_rows
+        """How long what is queued or announced will run, and one full batch more."""
+        batches = 1 + (self.queue.rows + self.announced_rows) // self.full_rows
         return batches * self.service.predict_ns(self.full_rows * self.units_per_row)
 
     def is_running(self, first: int) -> bool:
@@ -423,14 +421,14 @@ class Lane:
         for first, _ in ranges:
             self.slots.seal(first)
 
-    def lengths_of(self, ranges: list[tuple[int, int]]) -> NDArray[np.uint32] | None:
-        """Valid length of each row of a batch, None for rows of one size."""
-        del ranges
-        return None
+    def measure(self, ranges: list[Range], rows: int) -> tuple[NDArray[np.uint32] | None, int]:
+        """What a batch of some ranges with so many rows in all takes.
 
-    def count_units(self, lengths: NDArray[np.uint32]) -> int:
-        """Units of service time in a batch of rows of these lengths."""
-        return len(lengths)
+        Returns:
+            Valid length of each row, None for rows of one size; and the batch's units of service time.
+        """
+        del ranges
+        return None, rows
 
     def withdraw(self, first: int, rows: int) -> None:
         """Takes a request that is being answered out of where it waits; its slots may be leased again at once."""
