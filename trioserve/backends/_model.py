@@ -31,7 +31,7 @@ class Tensor:
         """Check and keep both.
 
         Raises:
-            ValueError: The datatype is unknown, or the shape is not as said above.
+            ValueError: The datatype is unknown, or `dims` is not -1 for the rows, then sizes of at least 1.
         """
         DType.parse(dtype)
         shape = tuple(dims)
@@ -48,19 +48,23 @@ class Tensor:
 class Model:
     """A model in Python: subclass it, say what goes in and what comes out, and compute whole batches.
 
-        class Scale(trioserve.Model):
-            inputs = {"x": trioserve.Tensor("f4", [-1, 128])}
-            outputs = {"y": trioserve.Tensor("f4", [-1, 64])}
+    ```python
+    class Scale(trioserve.Model):
+        inputs = {"x": trioserve.Tensor("f4", [-1, 128])}
+        outputs = {"y": trioserve.Tensor("f4", [-1, 64])}
 
-            def load(self, ctx):
-                self.weights = np.load(ctx.path("weights.npy"))
+        def load(self, ctx):
+            self.weights = np.load(ctx.path("weights.npy"))
 
-            def infer(self, x):
-                return x @ self.weights
+        def infer(self, x):
+            return x @ self.weights
+    ```
 
     The instance that is given to `trioserve.run` never computes: a worker process imports the class and makes its
     own, with the arguments of the constructor. These must therefore be JSON values; load what is larger in
     `load`.
+
+    A class may also say `name`, `version`, `max_batch_rows`, `window_ms`, `slots`, `default_deadline_ms` and `threads`.
     """
 
     name: ClassVar[str] = ""
@@ -110,6 +114,8 @@ class Model:
 
     def infer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  any signature may override it
         """Compute a whole batch.
+
+        Called with rows of zeros, too, in several batch sizes before the server is ready.
 
         Args:
             *args: None: every input is given by its name.
