@@ -116,19 +116,19 @@ def test_many_texts_each_a_request(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload, rows",
+    "payload, rows, code",
     [
-        (struct.pack("<I", 99) + b"one", 1),
-        (b"\xff\xff\xff\xff", 1),
-        (texts("one") + b"tail and more of it", 1),
-        (texts("x" * 2001), 1),
-        (texts("one"), 2),
-        (b"", 1),
+        (struct.pack("<I", 99) + b"one", 1, ErrorCode.INVALID_BYTES),
+        (b"\xff\xff\xff\xff", 1, ErrorCode.INVALID_BYTES),
+        (texts("one") + b"tail and more of it", 1, ErrorCode.INVALID_SIZE),
+        (texts("x" * 2001), 1, ErrorCode.INVALID_BYTES),
+        (texts("one"), 2, ErrorCode.INVALID_BYTES),
+        (b"", 1, ErrorCode.INVALID_BYTES),
     ],
 )
-def test_what_is_no_text_is_refused(wire: Wire, payload: bytes, rows: int) -> None:
+def test_what_is_no_text_is_refused(wire: Wire, payload: bytes, rows: int, code: ErrorCode) -> None:
     wire.send(infer(1, payload, rows=rows), infer(2, texts("two")))
-    assert wire.expect_error(ErrorCode.INVALID_BYTES, 1).message
+    assert wire.expect_error(code, 1).message
     assert wire.result(2)[0] == 2
 
 

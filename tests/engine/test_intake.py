@@ -415,3 +415,12 @@ def test_a_noreply_request_is_answered_without_a_body(world: World) -> None:
     world.settle()
     assert client.codes() == [OK] * 5
     assert all(not reply.frame.payload for reply in client.replies.values())
+
+
+def test_a_cancel_past_the_last_id_does_not_go_on_at_the_first(world: World) -> None:
+    client = world.client()
+    client.infer(1)
+    client.infer(2**64 - 1)
+    client.cancel(2**64 - 1, 5)
+    world.settle()
+    assert client.codes() == [OK, ErrorCode.CANCELLED_BY_CLIENT]
