@@ -30,3 +30,13 @@ def make_world() -> Iterator[MakeWorld]:
 def world(make_world: MakeWorld) -> World:
     """A world with two models of fixed shape and one of text."""
     return make_world()
+
+
+@pytest.fixture
+def crammed(make_world: MakeWorld) -> World:
+    """A world whose text region has room for two texts and a half."""
+    world = make_world()
+    region = world.text.texts
+    region._free.clear()
+    region._block_nbytes = 64  # type: ignore[misc]
+    return world

@@ -70,6 +70,7 @@ def play(bursts: Sequence[Burst], limits: ServerLimits, vector_from: int) -> tup
         world.turn()
         if burst.finish and world.executor.sent:
             world.executor.finish()
+            world.turn()
         world.pass_time(burst.pass_ns)
         world.check()
     world.end()
@@ -172,6 +173,7 @@ def test_what_becomes_of_a_frame_does_not_depend_on_how_it_was_cut(
             world.turn()
             if finish and world.executor.sent:
                 world.executor.finish()
+                world.turn()
         world.end()
         return transcript(client)
 

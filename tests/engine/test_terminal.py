@@ -216,6 +216,15 @@ def test_the_timing_of_a_sampled_request(world: World) -> None:
     assert (timing.batch_id, timing.batch_rows, timing.cut_reason) == (1, 2, int(CutReason.NO_GAIN))
 
 
+def test_a_timing_that_the_client_does_not_take_is_left_out(world: World) -> None:
+    client = world.client()
+    client.session.max_body_nbytes = 24 + 100
+    client.infer(1, flags=int(Flag.SAMPLED))
+    world.settle()
+    assert client.codes() == [OK]
+    assert not client.replies[1].frame.meta
+
+
 @pytest.mark.parametrize("nbytes", [JOIN_NBYTES // 4, JOIN_NBYTES])
 def test_large_results_are_sent_from_the_slab(make_world: MakeWorld, nbytes: int) -> None:
     """Rows too large for the reply block; joined while they are small together, in parts above."""

@@ -1,29 +1,11 @@
-"""The slot table, by itself and against a model that keeps a set of holders for each slot."""
+"""Who holds each slot, and what the columns say of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from tests.memory.slot_rows import BLOCK, answer, assert_plain, make_special, table
 from trioserve.memory import FULL, SlotTable
-from trioserve.memory._slots import HELD_BY_BATCH, HELD_BY_REQUEST
-
-BLOCK = 4
-BODY = 24
-
-
-def table(blocks: int = 3) -> SlotTable:
-    return SlotTable(blocks * BLOCK, BLOCK, BODY)
-
-
-def answer(slots: SlotTable, first: int) -> None:
-    assert slots.claim(first)
-
 
 # ---------------------------------------------------------------- leasing
 
@@ -117,6 +99,13 @@ def test_a_hole_does_not_reach_into_the_rest_of_the_open_block() -> None:
     assert [slots.lease(1), slots.lease(1)] == [3, 2]
 
 
+def test_a_request_larger_than_a_block_never_gets_slots_of_the_next_one() -> None:
+    slots = SlotTable(8, 4)
+    with pytest.raises(AssertionError, match="this is a bug"):
+        slots.lease(5)
+    assert slots.leased == 0
+
+
 # ---------------------------------------------------------------- two holders
 
 
@@ -177,23 +166,6 @@ def test_a_plain_batch_is_ended_in_one_step(rows: int) -> None:
 
 
 # ---------------------------------------------------------------- plain and special
-
-
-def make_special(slots: SlotTable, first: int, rows: int) -> None:
-    slots.rows[first] = rows
-    slots.row_counts[first + 1 : first + rows] = 0
-    slots.body_nbytes[first] = 99
-    slots.flags[first] = 5
-    slots.received_ns[first] = 7
-    slots.mark_special(first)
-
-
-def assert_plain(slots: SlotTable, first: int, count: int) -> None:
-    rows = slice(first, first + count)
-    assert (slots.row_counts[rows] == 1).all()
-    assert (slots.bodies_nbytes[rows] == BODY).all()
-    assert not slots.flag_column[rows].any()
-    assert not slots.receiveds_ns[rows].any()
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -283,167 +255,3 @@ def test_rows_inside_a_request_are_not_found() -> None:
     assert slots.find(0, 9).tolist() == [first]
     assert slots.live_requests().tolist() == [first]
     assert slots.live_in(0, 3).tolist() == [first]
-
-
-# ---------------------------------------------------------------- against a model
-
-
-@dataclass
-class Lease:
-    """What the model knows of one request: its slots and who holds them."""
-
-    first: int
-    rows: int
-    rid: int
-    special: bool
-    holders: set[str] = field(default_factory=lambda: {"request"})
-
-    @property
-    def slots(self) -> range:
-        return range(self.first, self.first + self.rows)
-
-
-class SlotMachine(RuleBasedStateMachine):
-    """Random leases, holds and answers; the table must agree with the model after every step."""
-
-    leases = Bundle("leases")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = table(blocks=3)
-        self.live: list[Lease] = []
-        self.rids = 0
-
-    def taken(self) -> set[int]:
-        return {slot for lease in self.live for slot in lease.slots}
-
-    def lease_of(self, first: int, rows: int, *, special: bool) -> Lease:
-        taken = self.taken()
-        assert not taken & set(range(first, first + rows)), "a slot in use was leased again"
-        assert first // BLOCK == (first + rows - 1) // BLOCK
-        assert_plain(self.table, first, rows)
-        self.rids += 1
-        lease = Lease(first, rows, self.rids, special)
-        self.table.rid[first] = lease.rid
-        if special:
-            make_special(self.table, first, rows)
-        self.live.append(lease)
-        return lease
-
-    def has_room(self, rows: int) -> bool:
-        """Whether some block has contiguous free rows; those at the end of the open block are taken in order."""
-        taken = self.taken()
-        fill, end = self.table._fill, self.table._end
-        if rows <= end - fill:
-            return True
-        taken |= set(range(fill, end))
-        starts = (first for first in range(self.table.total) if first % BLOCK + rows <= BLOCK)
-        return any(not taken & set(range(first, first + rows)) for first in starts)
-
-    @rule(target=leases, rows=st.integers(1, BLOCK), special=st.booleans())
-    def lease(self, rows: int, *, special: bool) -> Lease | None:
-        had_room = self.has_room(rows)
-        first = self.table.lease(rows)
-        if first == FULL:
-            assert not had_room
-            return None
-        assert had_room
-        return self.lease_of(first, rows, special=special or rows > 1)
-
-    @rule(target=leases, rows=st.integers(1, 2 * BLOCK))
-    def lease_run(self, rows: int) -> Lease | None:
-        had_room = self.has_room(1)
-        first, count = self.table.lease_run(rows)
-        assert had_room == (1 <= count <= rows) == (first != FULL)
-        if not count:
-            return None
-        for slot in range(first + 1, first + count):
-            self.lease_of(slot, 1, special=False)
-        return self.lease_of(first, 1, special=False)
-
-    @rule(lease=leases)
-    def seal(self, lease: Lease | None) -> None:
-        if lease is not None and lease in self.live:
-            self.table.seal(lease.first)
-
-    @rule(lease=leases)
-    def hold(self, lease: Lease | None) -> None:
-        if lease is not None and "request" in lease.holders:
-            self.table.hold_for_batch(lease.first, lease.rows)
-            lease.holders.add("batch")
-
-    @rule(lease=leases)
-    def claim(self, lease: Lease | None) -> None:
-        if lease is None or lease not in self.live:
-            return
-        assert self.table.claim(lease.first) == ("request" in lease.holders)
-        self.drop(lease, "request")
-
-    @rule(lease=consumes(leases))
-    def drop_batch(self, lease: Lease | None) -> None:
-        if lease is not None and lease in self.live and "batch" in lease.holders:
-            self.table.drop_batch(lease.first, lease.rows)
-            self.drop(lease, "batch")
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def finish_block(self, data: st.DataObject) -> None:
-        """A batch of all that is leased in one block comes back."""
-        block = data.draw(st.sampled_from(sorted({lease.first // BLOCK for lease in self.live})))
-        members = sorted(
-            (lease for lease in self.live if lease.first // BLOCK == block), key=lambda lease: lease.first
-        )
-        first, last = members[0].first, members[-1]
-        count = last.first + last.rows - first
-        if sum(lease.rows for lease in members) != count:
-            return  # holes: no batch has this range
-        self.table.hold_for_batch(first, count)
-        plain = not self.table.special[block] and self.table.all_live(first, count)
-        if plain:
-            self.table.free_plain_batch(first, count)
-        else:
-            for lease in members:
-                assert self.table.claim(lease.first) == ("request" in lease.holders)
-            self.table.drop_batch(first, count)
-        for lease in members:
-            lease.holders.clear()
-            self.live.remove(lease)
-
-    def drop(self, lease: Lease, holder: str) -> None:
-        lease.holders.discard(holder)
-        if not lease.holders:
-            self.live.remove(lease)
-
-    @invariant()
-    def agrees(self) -> None:
-        slots = self.table
-        assert slots.leased == len(self.taken())
-        expected = np.zeros(slots.total, np.uint8)
-        for lease in self.live:
-            bits = HELD_BY_REQUEST * ("request" in lease.holders) | HELD_BY_BATCH * ("batch" in lease.holders)
-            expected[lease.first : lease.first + lease.rows] = bits
-            assert slots.rows[lease.first] == lease.rows
-        assert (slots.holds == expected).all()
-        waiting = sorted(lease.first for lease in self.live if "request" in lease.holders)
-        assert slots.live_requests().tolist() == waiting
-
-    @invariant()
-    def keeps_blocks(self) -> None:
-        used = {slot // BLOCK for slot in self.taken()}
-        assert self.table.free_blocks == 3 - len(used)
-
-    @invariant()
-    def keeps_free_rows_plain(self) -> None:
-        for slot in set(range(self.table.total)) - self.taken():
-            assert_plain(self.table, slot, 1)
-
-
-TestSlotMachine = SlotMachine.TestCase
-TestSlotMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-def test_a_request_larger_than_a_block_never_gets_slots_of_the_next_one() -> None:
-    table = SlotTable(8, 4)
-    with pytest.raises(AssertionError, match="this is a bug"):
-        table.lease(5)
-    assert table.leased == 0

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("trioserve", "protocol", "tests", "tools", "pyproject.toml")
-SUITE = ("tests/memory/test_slots.py", "tests/admission", "tests/batching", "tests/engine")
+SUITE = (
+    "tests/memory/test_slots.py",
+    "tests/memory/test_slots_machine.py",
+    "tests/admission",
+    "tests/batching",
+    "tests/engine",
+)
 UNINVOLVED = "tests/engine/test_planted_bugs.py"  # looks at the sources, which would be catching by cheating
 
 
