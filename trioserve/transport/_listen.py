@@ -221,15 +221,21 @@ def listen_unix(path: str, backlog: int) -> Listener:
     """
     file = Path(path).absolute()
     _remove_stale(file)
+    try:
+        sock = _bound_unix(file)
+    except OSError as error:
+        raise _cannot_listen(error, f"unix://{file}") from error
+    return Listener(sock, f"unix://{file}", backlog, file)
+
+
+def _bound_unix(file: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.bind(str(file))
-    except BaseException as error:
+    except BaseException:
         sock.close()
-        if isinstance(error, OSError):
-            raise _cannot_listen(error, f"unix://{file}") from error
         raise
-    return Listener(sock, f"unix://{file}", backlog, file)
+    return sock
 
 
 def _remove_stale(path: Path) -> None:
