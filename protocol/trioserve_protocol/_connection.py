@@ -9,7 +9,7 @@ from ._codes import ErrorCode
 from ._errors import LocalProtocolError, RemoteProtocolError
 from ._events import Event, FatalError, FrameError, InferBegin, ResultBegin
 from ._fast import Bounds, take_infers, take_results
-from ._header import HEADER, HEADER_NBYTES, MAGIC_WORD, W0_ADMIN, W0_HELLO
+from ._header import HEADER, HEADER_NBYTES, MAGIC_WORD, W0_ADMIN, W0_BIND, W0_HELLO
 from ._hints import bad_start, fatal
 from ._limits import DEFAULT_LIMITS, Limits
 from ._meta import parse_meta
@@ -357,7 +357,8 @@ def _refused(head: Head, rule: Rule, code: ErrorCode, message: str) -> FrameErro
     if rule.many:
         requests = max(head.rows, 1)
         count = requests if head.rid and head.rid + requests - 1 <= MAX_RID else 1
-    return FrameError(head.rid, code, message, count, requests if rule.requests else 0)
+    unbinds = head.handle if head.w0 == W0_BIND else 0
+    return FrameError(head.rid, code, message, count, requests if rule.requests else 0, unbinds)
 
 
 def crc_matches(begin: "InferBegin | ResultBegin", payload: memoryview) -> bool:

@@ -286,6 +286,8 @@ class FrameError(NamedTuple):
     """Ids that the refusal ends: N for an INFER_MANY of N, else 1."""
     requests: int = 0
     """Requests that were in the frame, for the count in GOAWAY: 1 for INFER, N for INFER_MANY, else 0."""
+    unbinds: int = 0
+    """Handle that the refusal leaves unbound: that of a BIND, else 0."""
 
 
 class FatalError(NamedTuple):

@@ -169,7 +169,7 @@ def texts(
     *tokens: int, max_tokens: int = 0, padded: bool = True, buckets: tuple[int, ...] = (16, 64)
 ) -> LengthQueue:
     """A queue of one-row requests with so many tokens each."""
-    queue = LengthQueue(buckets, lengths_of(*tokens), max_tokens=max_tokens, padded=padded)
+    queue = LengthQueue(buckets, lengths_of(*tokens), block_rows=BLOCK, max_tokens=max_tokens, padded=padded)
     for slot in range(len(tokens)):
         queue.push(slot, 1)
     return queue
@@ -180,12 +180,16 @@ def test_a_batch_comes_from_the_bucket_whose_head_has_waited_longest() -> None:
     assert queue.head == 0
     assert queue.take(8, ONES) == [(0, 1), (3, 1)]
     assert queue.head == 1
-    assert queue.take(8, ONES) == [(1, 1), (2, 1)]
+    assert queue.take(8, ONES) == [(1, 2)]
     assert queue.rows == 0
 
 
 def test_a_text_longer_than_all_buckets_is_in_the_last() -> None:
-    assert texts(20, 500).take(8, ONES) == [(0, 1), (1, 1)]
+    assert texts(20, 500).take(8, ONES) == [(0, 2)]
+
+
+def test_texts_are_joined_within_a_block() -> None:
+    assert texts(*[5] * (BLOCK + 2)).take(64, ONES) == [(0, BLOCK), (BLOCK, 2)]
 
 
 def test_rows_are_limited() -> None:
@@ -193,7 +197,7 @@ def test_rows_are_limited() -> None:
     assert queue.outlook(2) == (2, True)
     assert queue.outlook(3) == (3, True)
     assert queue.outlook(4) == (3, False)
-    assert queue.take(2, ONES) == [(0, 1), (1, 1)]
+    assert queue.take(2, ONES) == [(0, 2)]
 
 
 @pytest.mark.parametrize(("padded", "rows"), [(True, 2), (False, 3)])
@@ -201,18 +205,18 @@ def test_tokens_are_limited(*, padded: bool, rows: int) -> None:
     """Padded, 10 + 4 + 4 tokens cost 30; packed, 18."""
     queue = texts(10, 4, 4, max_tokens=20, padded=padded)
     assert queue.outlook(8) == (rows, padded)
-    assert len(queue.take(8, ONES)) == rows
+    assert queue.take(8, ONES) == [(0, rows)]
 
 
 @pytest.mark.parametrize("limit", [1, 8])
 def test_a_single_request_is_always_allowed(limit: int) -> None:
-    queue = LengthQueue((16, 64), lengths_of(9, 12, 3), max_tokens=10, padded=True)
+    queue = LengthQueue((16, 64), lengths_of(9, 12, 3), block_rows=BLOCK, max_tokens=10, padded=True)
     queue.push(0, 3)
     assert queue.take(limit, ONES) == [(0, 3)]
 
 
 def test_a_request_is_in_the_bucket_of_its_longest_row() -> None:
-    queue = LengthQueue((16, 64), lengths_of(5, 40, 7), max_tokens=0, padded=True)
+    queue = LengthQueue((16, 64), lengths_of(5, 40, 7), block_rows=BLOCK, max_tokens=0, padded=True)
     queue.push(2, 1)
     queue.push(0, 2)
     assert queue.take(8, ONES) == [(2, 1)]

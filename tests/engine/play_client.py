@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tests.engine.play_account import Account
 from tests.engine.play_models import HANDLES, body_of, input_rows, outputs_of, text_of, text_result
 from trioserve.engine import Arrival, Session
 from trioserve_protocol import (
     Connection,
-    Error,
-    ErrorCode,
     Flag,
     FrameType,
     Infer,
     InferBegin,
     InferMany,
     InferRun,
-    Result,
-    ResultMany,
     Role,
     encode_bytes,
     frame,
@@ -36,113 +33,15 @@ if TYPE_CHECKING:
 END = int(Flag.END)
 
 
-@dataclass
-class Reply:
-    """How one request ended."""
+class Client(Account):
+    """One connection's client: sends requests through the protocol machine."""
 
-    rid: int
-    code: ErrorCode
-    values: tuple[bytes, ...] = ()
-    """Result rows of each output."""
-    message: str = ""
-    frame: Any = None
-    """The event of the frame that ended it."""
-
-
-class Client:
-    """One connection's client: sends requests through the protocol machine, records what comes back."""
-
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, vector_from: int = 4) -> None:
+        super().__init__()
         self.world = world
         self.session: Session = world.engine.open_session(self)
-        self.machine = Connection(Role.SERVER)
-        self.replies: dict[int, Reply] = {}
-        self.order: list[int] = []
-        """Ids in the order in which they ended."""
-        self.frames: list[Any] = []
-        self.refused: list[Error] = []
-        """Errors of id 0."""
-        self.writes = 0
-        self.expected: dict[int, tuple[bytes, ...] | None] = {}
-        """What each id that was sent must get, if it gets a result; None for whatever it is."""
-        self.gone = False
+        self.machine = Connection(Role.SERVER, vector_from=vector_from)
         self.arrival: Arrival | None = None
-
-    # ------------------------------------------------------------ ReplySink
-
-    def write(self, data: Any) -> None:
-        self.writes += 1
-        self._take(bytes(data))
-
-    def write_parts(self, parts: Sequence[Any]) -> None:
-        self.writes += 1
-        self._take(b"".join(bytes(part) for part in parts))
-
-    def write_soon(self, data: bytes) -> None:
-        self._take(bytes(data))
-
-    def _take(self, data: bytes) -> None:
-        assert not self.gone, "a reply to a closed session"
-        events, consumed = Connection(Role.CLIENT, vector_from=10**9).receive(
-            memoryview(data), max_frames=10**6
-        )
-        assert consumed == len(data), "replies are whole frames"
-        for event in events:
-            self.frames.append(event)
-            if isinstance(event, Error):
-                self._take_error(event)
-            else:
-                assert isinstance(event, Result | ResultMany), event
-                self._take_result(event)
-
-    def _take_error(self, event: Error) -> None:
-        assert isinstance(event.code, ErrorCode)
-        assert event.retryable == event.code.retryable
-        if event.rid == 0:
-            assert event.count == 1
-            self.refused.append(event)
-            return
-        for rid in range(event.rid, event.rid + event.count):
-            self._end(Reply(rid, event.code, message=event.message, frame=event))
-
-    def _take_result(self, event: Result | ResultMany) -> None:
-        many = isinstance(event, ResultMany)
-        rids = range(event.rid, event.rid + event.rows) if many else [event.rid]
-        rows_each = 1 if many else event.rows
-        tensors = []
-        at = 0
-        for row_nbytes in (16, 3):
-            nbytes = row_nbytes * event.rows
-            tensors.append(bytes(event.payload[at : at + nbytes]))
-            at += pad8(nbytes)
-        assert len(event.payload) in (0, at)
-        for index, rid in enumerate(rids):
-            values = tuple(
-                tensor[index * rows_each * size : (index + 1) * rows_each * size]
-                for tensor, size in zip(tensors, (16, 3), strict=True)
-            )
-            self._end(Reply(rid, ErrorCode.OK, values, frame=event))
-
-    def _end(self, reply: Reply) -> None:
-        assert reply.rid in self.expected, f"id {reply.rid} was never sent"
-        assert reply.rid not in self.replies, f"id {reply.rid} was answered twice"
-        if reply.code == ErrorCode.OK and reply.frame.payload and self.expected[reply.rid] is not None:
-            assert reply.values == self.expected[reply.rid], f"id {reply.rid} got another's result"
-        self.replies[reply.rid] = reply
-        self.order.append(reply.rid)
-
-    # ------------------------------------------------------------ what the test asks
-
-    def code(self, rid: int) -> ErrorCode | None:
-        """How an id ended; None while it has not."""
-        return self.replies[rid].code if rid in self.replies else None
-
-    def codes(self, rids: Iterable[int] | None = None) -> list[ErrorCode | None]:
-        return [self.code(rid) for rid in (sorted(self.expected) if rids is None else rids)]
-
-    @property
-    def waiting(self) -> set[int]:
-        return set(self.expected) - set(self.replies)
 
     # ------------------------------------------------------------ sending
 
@@ -150,16 +49,6 @@ class Client:
         for name in names:
             self.session.bind(HANDLES[name], self.world.lane(name), None)
         return self
-
-    def forget(self, rid: int) -> None:
-        """The id was answered and may be used again."""
-        del self.replies[rid]
-        del self.expected[rid]
-
-    def _expect(self, rid: int, values: tuple[bytes, ...] | None) -> None:
-        if rid not in self.waiting:
-            self.replies.pop(rid, None)
-            self.expected[rid] = values
 
     def infer(
         self,
@@ -178,6 +67,7 @@ class Client:
         if payload is None:
             payload = body_of(*input_rows(index, rid, rows))
         self._expect(rid, tuple(tensor.tobytes() for tensor in outputs_of(*input_rows(index, rid, rows))))
+        self.owe([rid])
         self.send(
             frame_bytes(
                 frame(
@@ -214,10 +104,11 @@ class Client:
         block = request_columns(
             HANDLES[model], np.array(rids, np.uint64), times, bits, np.stack(bodies), rows=rows
         )
+        self.owe(rids)
         self.send(block.tobytes())
 
     def many_body(self, rid: int, count: int) -> bytes:
-        """The payload of an INFER_MANY, and what its requests must get."""
+        """The payload of an INFER_MANY; notes what its requests must get."""
         rows = [input_rows(self.session.index, rid + number, 1) for number in range(count)]
         for number, tensors in enumerate(rows):
             self._expect(rid + number, tuple(tensor.tobytes() for tensor in outputs_of(*tensors)))
@@ -235,6 +126,8 @@ class Client:
         handle: int | None = None,
     ) -> None:
         """Sends one INFER_MANY, whole."""
+        payload = self.many_body(rid, count)
+        self.owe(range(rid, rid + count), together=True)
         self.send(
             frame_bytes(
                 frame(
@@ -245,7 +138,7 @@ class Client:
                     timeout_us=timeout_us,
                     rows=count,
                     meta=meta,
-                    payload=self.many_body(rid, count),
+                    payload=payload,
                 )
             )
         )
@@ -265,6 +158,7 @@ class Client:
         """Sends texts of so many tokens each: the rows of one INFER, or one request each."""
         payload = self.text_body(rid, tokens, many=many) if payload is None else payload
         kind = FrameType.INFER_MANY if many else FrameType.INFER
+        self.owe(range(rid, rid + len(tokens)) if many else [rid], together=True)
         self.send(
             frame_bytes(
                 frame(
@@ -288,7 +182,7 @@ class Client:
         many: bool,
         encode: Callable[[list[bytes]], bytes] = encode_bytes,
     ) -> bytes:
-        """The payload of texts, and what they must get."""
+        """The payload of texts; notes what they must get."""
         index = self.session.index
         if many:
             texts = [text_of(index, rid + row, 0, count) for row, count in enumerate(tokens)]
@@ -338,9 +232,7 @@ class Client:
                 tensors = input_rows(self.session.index, rid, rows)
                 self._expect(rid, tuple(tensor.tobytes() for tensor in outputs_of(*tensors)))
                 payload = body_of(*tensors)
-        else:
-            for number in range(rows if many else 1):
-                self._expect(rid + number, self.expected.get(rid + number))
+        self.owe(range(rid, rid + rows) if many else [rid], together=True)
         payload += bytes(pad8(len(payload)) - len(payload))
         kind = FrameType.INFER_MANY if many else FrameType.INFER
         begun = InferBegin(kind, rid, HANDLES[model], flags, timeout_us, rows, meta, len(payload), crc)

@@ -94,8 +94,7 @@ def test_a_run_of_the_wrong_size_is_refused_with_an_explanation(world: World) ->
         8, 1, 1, b"", np.arange(1, 9, dtype=np.uint64), np.full(8, 8, np.uint16), np.zeros(8, np.uint32),
         np.zeros((8, 32), np.uint8),
     )  # fmt: skip
-    for rid in range(1, 9):
-        client.expected[rid] = None
+    client.owe(range(1, 9))
     client.offer(run)
     assert set(client.codes()) == {ErrorCode.INVALID_SIZE}
     assert "expected 24 bytes for 1 rows, got 32" in client.replies[8].message
@@ -143,6 +142,7 @@ def across(world: World, clients: list[Client], rid: int) -> None:
     for client in clients:
         tensors = input_rows(client.session.index, rid, 1)
         client._expect(rid, tuple(t.tobytes() for t in (7 - 3 * tensors[0], tensors[1] ^ 0xFF)))
+        client.owe([rid])
         bodies.append(np.frombuffer(body_of(*tensors), np.uint8))
     run = InferRun(
         len(clients), 1, 1, b"", np.full(len(clients), rid, np.uint64), np.full(len(clients), 8, np.uint16),
@@ -231,8 +231,6 @@ def test_one_id_in_flight_refuses_an_infer_many_whole(world: World) -> None:
     assert [error.message for error in client.refused] == ["id 12 is in flight"]
     world.settle()
     assert client.order == [12]
-    for rid in (10, 11, 13, 14):
-        del client.expected[rid]
 
 
 def test_the_id_of_a_ghost_may_be_used_again(world: World) -> None:
@@ -348,6 +346,7 @@ def test_a_refused_frame_does_not_end_the_live_request_of_its_id(world: World) -
     client.infer(7, handle=0, meta=tlv(Tag.MODEL, "nobody"))
     assert [error.code for error in client.refused] == [ErrorCode.MODEL_NOT_FOUND]
     assert client.waiting == {7}
+    client.owe([7])
     world.intake.refuse_frame(client.session, 7, 1, ErrorCode.UNKNOWN_FLAG, "flags", requests=1)
     assert [error.code for error in client.refused] == [ErrorCode.MODEL_NOT_FOUND, ErrorCode.UNKNOWN_FLAG]
     assert client.waiting == {7}
@@ -355,7 +354,7 @@ def test_a_refused_frame_does_not_end_the_live_request_of_its_id(world: World) -
 
 def test_a_refused_control_frame_is_answered_by_its_id(world: World) -> None:
     client = world.client()
-    client.expected[9] = None
+    client.owe([9])
     world.intake.refuse_frame(client.session, 9, 1, ErrorCode.UNKNOWN_TYPE, "", requests=0)
     assert client.code(9) == ErrorCode.UNKNOWN_TYPE
     assert client.session.taken == 0
@@ -416,3 +415,12 @@ def test_a_noreply_request_is_answered_without_a_body(world: World) -> None:
     world.settle()
     assert client.codes() == [OK] * 5
     assert all(not reply.frame.payload for reply in client.replies.values())
+
+
+def test_a_cancel_past_the_last_id_does_not_go_on_at_the_first(world: World) -> None:
+    client = world.client()
+    client.infer(1)
+    client.infer(2**64 - 1)
+    client.cancel(2**64 - 1, 5)
+    world.settle()
+    assert client.codes() == [OK, ErrorCode.CANCELLED_BY_CLIENT]

@@ -97,8 +97,9 @@ class World:
         assert isinstance(lane, TextLane)
         return lane
 
-    def client(self, *names: str) -> Client:
-        client = Client(self).bind(*(names or [config.name for config in self.configs]))
+    def client(self, *names: str, vector_from: int = 4) -> Client:
+        client = Client(self, vector_from=vector_from)
+        client.bind(*(names or [config.name for config in self.configs]))
         self.clients.append(client)
         return client
 
@@ -134,14 +135,14 @@ class World:
         """Lets the workers finish everything."""
         self.turn()
         for _ in range(1_000):
-            busy = [
-                worker for worker in (self.tokenizer, self.executor) if worker.sent and not worker.link.dead
-            ]
-            for worker in busy:
-                worker.finish()
+            working = [worker for worker in (self.tokenizer, self.executor) if not worker.link.dead]
+            for worker in working:
+                while worker.sent:
+                    worker.finish()
             self.clock.ns += step_ns
             self.turn()
-            if not busy and not any(lane.queue.rows for lane in self.engine.lanes):
+            waiting = any(lane.queue.rows for lane in self.engine.lanes)
+            if not waiting and not any(worker.sent for worker in working):
                 return
         raise AssertionError("the workers are never done")
 

@@ -1,4 +1,4 @@
-"""Logs: levels, formats, and what a client must not be able to do with them."""
+"""Logs for people and machines, which neither stop the server nor obey a client."""
 
 from __future__ import annotations
 
@@ -10,89 +10,79 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from trioserve.observability import _logging as module
 from trioserve.observability import configure_logging
 from trioserve.observability._logging import LossyStream, escape_values
 
 
 @pytest.fixture(autouse=True)
-def _defaults() -> Iterator[None]:
+def unconfigured() -> Iterator[None]:
     yield
     structlog.reset_defaults()
 
 
-def test_json_is_one_object_a_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
-    structlog.get_logger().info("something", text="a\nb\x1b[31m", number=1, odd=object)
-    [line] = capsys.readouterr().err.splitlines()
-    entry = json.loads(line)
-    assert entry["event"] == "something"
-    assert entry["text"] == "a\nb\x1b[31m"
-    assert entry["level"] == "info"
-    assert entry["timestamp"].endswith("Z")
-    assert "\x1b" not in line
-
-
-def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("warning", "json")
-    log = structlog.get_logger()
-    log.info("quiet")
-    log.warning("loud")
-    assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["loud"]
-
-
-def test_auto_is_json_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("info", "auto")
-    structlog.get_logger().info("something")
-    assert json.loads(capsys.readouterr().err)["event"] == "something"
-
-
-def test_on_a_console_no_value_reaches_the_terminal_as_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("info", "console")
-    log = structlog.get_logger()
-    log.info("refused", model="\x1b]0;owned\x07", other="two\nlines", plain="fine")
+    log = structlog.get_logger("room")
+    log.info("batch_cut", rows=3)
+    log.debug("request_shed")
     try:
-        raise ValueError("\x1b[2Jgone")
+        raise ValueError("two\nlines")
     except ValueError:
-        log.exception("failed")
-    text = capsys.readouterr().err
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert "\\x1b]0;owned" in text
-    assert "two\\nlines" in text
-    assert "fine" in text
-    assert "ValueError: \\x1b[2Jgone" in text
-    assert text.count("\n") > 3, "a traceback stays readable"
+        log.exception("connection_failed")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("batch_cut", "info"),
+        ("connection_failed", "error"),
+    ]
+    assert lines[0]["rows"] == 3
+    assert lines[0]["timestamp"].endswith("Z")
+    assert "ValueError: two" in lines[1]["exception"]
 
 
-def test_values_that_are_no_text_stay_what_they_are() -> None:
-    event = {"a": 1, "b": b"\x1b", "c": "ok", "exception": "x\ny"}
-    assert escape_values(None, "info", dict(event)) == event
+@pytest.mark.parametrize("log_format", ["auto", "json"])
+def test_what_is_no_terminal_gets_json(capsys: pytest.CaptureFixture[str], log_format: str) -> None:
+    configure_logging("warning", log_format)
+    structlog.get_logger().warning("accept_paused")
+    assert json.loads(capsys.readouterr().err)["event"] == "accept_paused"
 
 
-def test_a_stream_that_cannot_be_written_loses_lines_and_stops_nothing() -> None:
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(28, "no space left on device")
+def test_the_console_shows_control_characters_instead_of_sending_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_logging("info", "console")
+    structlog.get_logger().info("bind_refused", model="\x1b[2Jevil\r\n", exception="one\ntwo\x07")
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown
+    assert r"\x1b[2Jevil\r\n" in shown
+    assert "one" in shown
+    assert r"two\x07" in shown
 
-        def flush(self) -> None:
-            raise OSError(28, "no space left on device")
 
-    stream = LossyStream(Full())
-    assert stream.write("abc") == 3
+def test_lines_of_a_traceback_stay_lines() -> None:
+    event = escape_values(None, "", {"exception": "one\ntwo\x07", "name": "a\nb", "fine": "é", "number": 3})
+    assert event == {"exception": "one\ntwo\\x07", "name": "a\\nb", "fine": "é", "number": 3}
+
+
+class Broken(io.StringIO):
+    """A stream on a full disk."""
+
+    def write(self, _: str) -> int:
+        raise OSError("no space left")
+
+    def flush(self) -> None:
+        raise OSError("no space left")
+
+
+def test_a_stream_that_cannot_be_written_loses_lines_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = LossyStream(Broken())
+    assert stream.write("four") == 4
     stream.flush()
     assert stream.lost == 1
     closed = io.StringIO()
     closed.close()
-    stream = LossyStream(closed)
-    stream.write("abc")
-    stream.flush()
-    assert stream.lost == 1
-
-
-def test_a_console_with_colours(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    configure_logging("debug", "auto")
-    structlog.get_logger().debug("something", model="\x1b[2J")
-    assert "\x1b[2J" not in capsys.readouterr().err
-    assert module.LossyStream is LossyStream
+    lossy = LossyStream(closed)
+    assert lossy.write("x") == 1
+    lossy.flush()
+    monkeypatch.setattr(sys, "stderr", Broken())
+    configure_logging("info", "json")
+    structlog.get_logger().info("server_ready")

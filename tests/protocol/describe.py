@@ -125,7 +125,8 @@ _KINDS: dict[type, Callable[[Any], dict[str, Any]]] = {
     ShmUnreg: lambda e: {"event": "shm_unreg", **e._asdict()},
     Admin: lambda e: {"event": "admin", "rid": e.rid, "status": e.status, "json": e.payload.decode()},
     FrameError: lambda e: {
-        "event": "refused", "rid": e.rid, "status": int(e.code), "rows": e.count, "requests": e.requests
+        "event": "refused", "rid": e.rid, "status": int(e.code), "rows": e.count, "requests": e.requests,
+        **({"unbinds": e.unbinds} if e.unbinds else {}),
     },
     FatalError: lambda e: {"event": "fatal", "status": int(e.code)},
 }  # fmt: skip

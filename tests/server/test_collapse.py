@@ -1,4 +1,4 @@
-"""Errors out of nurseries: the one that counts, as it was raised."""
+"""An exception group becomes the error that matters most in it."""
 
 from __future__ import annotations
 
@@ -8,76 +8,66 @@ import trio
 from trioserve.server._collapse import collapsed
 
 
-def group(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
-    return BaseExceptionGroup("several", errors)
+async def fail(error: BaseException) -> None:
+    await trio.lowlevel.checkpoint()
+    raise error
 
 
-def raised(*errors: BaseException) -> BaseException:
-    with pytest.raises(BaseException) as failure, collapsed():
-        raise group(*errors)
-    return failure.value
-
-
-def test_a_single_error_stands_for_its_group_at_any_depth() -> None:
-    error = OSError("taken")
-    assert raised(group(group(error))) is error
-
-
-def test_what_is_not_in_a_group_passes_unchanged() -> None:
-    with pytest.raises(OSError, match="taken"), collapsed():
-        raise OSError("taken")
-
-
-def test_cause_and_context_are_those_of_the_error() -> None:
+async def fail_instead(error: BaseException) -> None:
     try:
-        try:
-            raise KeyError("before")
-        except KeyError as cause:
-            raise OSError("taken") from cause
-    except OSError as error:
-        found = raised(error)
-    assert isinstance(found.__cause__, KeyError)
-    assert isinstance(found.__context__, KeyError)
+        await trio.sleep_forever()
+    finally:
+        raise error
+
+
+async def fail_deep_inside(error: BaseException) -> None:
+    with collapsed():
+        async with trio.open_nursery() as outer:
+            outer.start_soon(trio.sleep_forever)
+            async with trio.open_nursery() as inner:
+                inner.start_soon(trio.sleep_forever)
+                inner.start_soon(fail, error)
+
+
+async def test_the_one_error_of_nested_nurseries_comes_out_as_it_was() -> None:
+    error = OSError("address in use")
+    error.__cause__ = cause = ValueError("deep")
+    with pytest.raises(OSError, match="in use") as caught:
+        await fail_deep_inside(error)
+    assert caught.value is error
+    assert error.__cause__ is cause
+    assert not isinstance(error.__context__, BaseExceptionGroup)
 
 
 def test_the_others_are_named_in_a_note() -> None:
-    error = raised(OSError("first"), group(ValueError("second")))
-    assert isinstance(error, OSError)
-    assert error.__notes__ == ["At the same time: ValueError('second')"]
+    group = ExceptionGroup("", [ValueError("first"), ExceptionGroup("", [KeyError("second")])])
+    with pytest.raises(ValueError, match="first") as caught, collapsed():
+        raise group
+    assert caught.value.__notes__ == ["At the same time: KeyError('second')"]
 
 
-@pytest.mark.parametrize("first", [KeyboardInterrupt, SystemExit])
-def test_what_the_user_wants_comes_before_errors(first: type[BaseException]) -> None:
-    assert isinstance(raised(OSError("x"), group(first())), first)
+def test_what_the_user_wants_comes_before_errors() -> None:
+    group = BaseExceptionGroup("", [ValueError("an error"), KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt), collapsed():
+        raise group
 
 
-async def test_cancellation_is_only_a_consequence_of_an_error() -> None:
-    """An outer scope is cancelled while a child fails: the failure is what matters, and nothing is swallowed."""
-
-    async def fail() -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            raise OSError("while leaving")
-
-    async def serve() -> None:
-        with collapsed():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(fail)
-                await trio.sleep_forever()
-
-    with pytest.raises(OSError, match="while leaving") as failure, trio.move_on_after(0):
-        await serve()
-    assert not hasattr(failure.value, "__notes__")
+async def fail_while_cancelled() -> None:
+    with trio.CancelScope() as scope, collapsed():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_instead, RuntimeError("the cause"))
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
 
 
-async def test_cancellation_alone_stays_cancellation() -> None:
-    async def wait() -> None:
-        with collapsed():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(trio.sleep_forever)
-                await trio.sleep_forever()
+async def test_cancellation_is_only_a_consequence() -> None:
+    with pytest.raises(RuntimeError, match="the cause") as caught:
+        await fail_while_cancelled()
+    assert not hasattr(caught.value, "__notes__")
 
-    with trio.move_on_after(0) as scope:
-        await wait()
-    assert scope.cancelled_caught
+
+def test_without_a_group_nothing_changes() -> None:
+    with pytest.raises(LookupError), collapsed():
+        raise LookupError
+    with collapsed():
+        pass

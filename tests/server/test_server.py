@@ -17,10 +17,9 @@ import trio
 import trioserve
 from tests.e2e.models import Echo, Scale
 from trioserve.backends import LoadError
-from trioserve.config import BatchingConfig, ModelConfig, ServerConfig, TensorConfig
+from trioserve.config import ModelConfig, ServerConfig, TensorConfig
 from trioserve.execution import WorkerStartError
 from trioserve.server import Server
-from trioserve.server._memory import MIN_BLOCKS, ServerMemory, layout_of
 from trioserve.transport import ConnectionGroup
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -170,35 +169,3 @@ async def test_a_group_that_fails_stops_the_server(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ConnectionGroup, "run", broken)
     assert isinstance(await failing(Scale()), ZeroDivisionError)
-
-
-# ---------------------------------------------------------------- memory
-
-
-def config(slots: int, rows: int) -> ModelConfig:
-    return ModelConfig(
-        name="m",
-        backend="python",
-        file="m.py",
-        inputs={"x": TensorConfig("f4", [-1, 4])},
-        outputs={"y": TensorConfig("f4", [-1, 2])},
-        slots=slots,
-        batching=BatchingConfig(max_rows=rows),
-    )
-
-
-@pytest.mark.parametrize("slots, rows, expected", [(100, 32, 160), (1000, 32, 1024), (64, 8, 64), (1, 1, 5)])
-def test_slots_are_whole_batches_and_enough_of_them(slots: int, rows: int, expected: int) -> None:
-    assert layout_of(config(slots, rows)).slots == expected
-    assert expected >= MIN_BLOCKS * rows
-
-
-def test_memory_is_given_back_also_after_a_failure() -> None:
-    with ServerMemory([config(8, 8), config(8, 8)]) as memory:
-        assert len(memory.arenas) == len(memory.slabs) == 2
-    assert not memory.arenas
-    assert not memory.slabs
-    bad = config(8, 8)
-    bad = ModelConfig(name="m", backend="python", file="m.py", inputs=bad.inputs)
-    with pytest.raises(LoadError), ServerMemory([config(8, 8), bad]):
-        raise AssertionError("not reached")

@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 
 from tests.e2e.harness import ServerProcess, Wire, infer, row
+from trioserve.transport._gather import MAX_GATHERS
 from trioserve_protocol import (
     ErrorCode,
     Flag,
+    FrameType,
+    PeerLimits,
     Result,
     ResultMany,
     Tag,
     admin_frame,
+    bind_frame,
+    frame,
+    frame_bytes,
     tlv,
 )
 
@@ -63,3 +69,39 @@ def test_the_deadline_counts_from_the_first_byte_of_a_frame(wire: Wire) -> None:
     time.sleep(0.1)
     wire.send(request[40:])
     wire.expect_error(ErrorCode.DEADLINE_IN_QUEUE, 1)
+
+
+def test_more_handles_than_are_gathered_are_served_all_the_same(wire: Wire) -> None:
+    for handle in range(1, MAX_GATHERS + 8):
+        wire.bind("scale", handle)
+        for rid in range(6 * handle, 6 * handle + 6):
+            wire.send(infer(rid, row(rid), handle=handle))
+            assert wire.result(rid)[0] == 2 * rid
+        wire.send(frame_bytes(frame(FrameType.UNBIND, rid=1 << 40, handle=handle)))
+        wire.receive()
+
+
+def test_a_bind_that_is_refused_unread_leaves_its_handle_unbound_too(wire: Wire) -> None:
+    wire.bind("scale")
+    bad = bytearray(bind_frame(9, 1, "echo"))
+    bad[18] |= int(Flag.SAMPLED) & 0xFF
+    bad[19] |= int(Flag.SAMPLED) >> 8
+    wire.send(bytes(bad), infer(1, row(1)))
+    wire.expect_error(ErrorCode.UNKNOWN_FLAG, 9)
+    wire.expect_error(ErrorCode.HANDLE_NOT_BOUND, 1)
+
+
+def test_a_refused_control_frame_does_not_end_the_request_of_its_id(wire: Wire) -> None:
+    wire.bind("slow").send(infer(7, row(30)), frame_bytes(frame(0x7F, rid=7)))
+    wire.expect_error(ErrorCode.UNKNOWN_TYPE, 0)
+    assert wire.result(7)[0] == 30
+
+
+def test_timing_is_left_out_where_the_client_takes_no_more_than_the_result(wire: Wire) -> None:
+    limits = tlv(Tag.LIMITS, PeerLimits(max_frame_nbytes=64).encode())
+    wire.send(frame_bytes(frame(FrameType.HELLO, rid=1, meta=limits)))
+    wire.receive()
+    wire.send(infer(2, row(1), handle=0, meta=tlv(Tag.MODEL, "scale"), flags=int(Flag.SAMPLED)))
+    event = wire.receive()
+    assert isinstance(event, Result)
+    assert (event.meta, len(event.payload)) == (b"", 16)

@@ -106,15 +106,23 @@ class LengthQueue:
     Args:
         buckets: upper bounds of the buckets in tokens, ascending; the last holds all that is longer.
         lengths: column over the slots: tokens in the row.
+        block_rows: ranges are not joined across blocks of this many slots.
         max_tokens: token budget of a batch, 0 for none; a single request is always allowed.
         padded: whether a batch costs rows x longest row (padded) or the sum of its rows (packed).
     """
 
     def __init__(
-        self, buckets: tuple[int, ...], lengths: NDArray[np.uint32], *, max_tokens: int, padded: bool
+        self,
+        buckets: tuple[int, ...],
+        lengths: NDArray[np.uint32],
+        *,
+        block_rows: int,
+        max_tokens: int,
+        padded: bool,
     ) -> None:
         self._bounds: Final = np.array(buckets[:-1], np.uint32)
         self._lengths: Final = lengths
+        self._block_rows: Final = block_rows
         self._max_tokens: Final = max_tokens
         self._padded: Final = padded
         self._buckets: Final[list[dict[int, _Waiting]]] = [{} for _ in buckets]
@@ -135,14 +143,14 @@ class LengthQueue:
         self.rows += count
 
     def peek(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
-        """The requests of the next batch, a range each, without taking them.
+        """The ranges of the next batch, without taking them.
 
         Args:
             limit: the most rows; a first request of more is taken all the same.
             row_counts: not needed here: requests are entered whole.
         """
         del row_counts
-        return self._next_batch(limit)[0]
+        return self._joined(self._next_batch(limit)[0])
 
     def outlook(self, limit: int) -> tuple[int, bool]:
         """What the next batch would be if it were cut now.
@@ -172,10 +180,11 @@ class LengthQueue:
 
     def take(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
         """Takes the next batch off the queue; see `peek`."""
-        taken = self.peek(limit, row_counts)
+        del row_counts
+        taken, _ = self._next_batch(limit)
         for first, count in taken:
             self.remove(first, count)
-        return taken
+        return self._joined(taken)
 
     def remove(self, first: int, count: int) -> bool:
         """Takes one answered request out; False if it does not wait here."""
@@ -184,6 +193,16 @@ class LengthQueue:
             return False
         self.rows -= count
         return True
+
+    def _joined(self, requests: list[Range]) -> list[Range]:
+        """One range for requests that lie behind each other in a block."""
+        ranges: list[Range] = []
+        for first, count in requests:
+            if ranges and sum(ranges[-1]) == first and first % self._block_rows:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + count)
+            else:
+                ranges.append((first, count))
+        return ranges
 
     def _bucket_of(self, longest: int) -> dict[int, _Waiting]:
         return self._buckets[int(np.searchsorted(self._bounds, longest))]

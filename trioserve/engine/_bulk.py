@@ -52,7 +52,7 @@ def lease_many(
     *,
     most: int = 65_535,
 ) -> tuple[list[Range], ErrorCode]:
-    """Admits the front of an INFER_MANY, as far as permits and slots go, and writes the columns of its requests.
+    """Admits the front of an INFER_MANY, as far as the permits go, and writes the columns of its requests.
 
     Args:
         lane: the model.
@@ -78,17 +78,15 @@ def lease_many(
     while done < admitted:
         first, count = lane.slots.lease_run(admitted - done)
         if not count:
-            break
+            raise AssertionError("there are fewer slots than permits: this is a bug")
+        columns, rows = lane.slots, slice(first, first + count)
         _fill_columns(lane, first, count, request.rid + done, request.flags)
-        columns = lane.slots
-        columns.sessions[first : first + count] = session.index
-        columns.bodies_nbytes[first : first + count] = body_nbytes
-        columns.deadlines_ns[first : first + count] = deadline_ns
-        columns.receiveds_ns[first : first + count] = now_ns
-        columns.parseds_ns[first : first + count] = now_ns
+        columns.sessions[rows] = session.index
+        columns.bodies_nbytes[rows] = body_nbytes
+        columns.deadlines_ns[rows] = deadline_ns
+        columns.receiveds_ns[rows] = columns.parseds_ns[rows] = now_ns
         ranges.append((first, count))
         done += count
-    lane.gate.release(admitted - done, (admitted - done) * body_nbytes)
     if done:
         lane.next_deadline_ns = min(lane.next_deadline_ns, deadline_ns)
         session.inflight += done

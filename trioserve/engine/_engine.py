@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
-from trioserve_protocol import DEFAULT_LIMITS, ErrorCode, Limits, Signature
+from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import NEVER_NS, Lane
@@ -121,6 +121,7 @@ class Engine:
         """
         if not session.inflight:
             return
+        count = min(count, MAX_RID - rid + 1)  # columns of u64 would go on at 0
         for lane in self.lanes:
             slots = lane.slots
             found = slots.find(session.index, rid, count) if rid else slots.live_requests(session.index)

@@ -65,8 +65,8 @@ class Executor(Stage[Lane, Batch]):
         ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
-        lengths = lane.lengths_of(ranges)
-        units = batch.units = batch.rows if lengths is None else lane.count_units(lengths)
+        lengths, units = lane.measure(ranges, batch.rows)
+        batch.units = units
         start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
         batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(units))
         lane.after_cut(ranges)

@@ -23,6 +23,7 @@ from trioserve_protocol import (
 )
 
 from ._bulk import admit_many, begin
+from ._columns import admit_columns, admit_run
 from ._lane import SPECIAL
 from ._text import TextLane
 
@@ -79,7 +80,7 @@ class Intake:
             return
         if code:
             self._refuse(
-                session, lane, rid, 1, code, self._explain(lane, code, request, len(request.payload))
+                session, lane, rid, 1, code, self._explain(session, lane, code, request, len(request.payload))
             )
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
@@ -93,7 +94,7 @@ class Intake:
         session.taken += run.count
         session.last_rid = int(rids[-1])
         lane.stats.received += run.count
-        done, code = lane.admit_run(session, run, now_ns)
+        done, code = admit_run(lane, session, run, now_ns)
         if done < run.count:
             self._refuse_rest(session, lane, run, done, code)
 
@@ -112,7 +113,7 @@ class Intake:
             session.last_rid = rid
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
-        done, code = lane.admit_columns(indices, run, run.count, now_ns)
+        done, code = admit_columns(lane, indices, run, run.count, now_ns)
         body_nbytes = lane.body_nbytes
         for session in sessions[:done]:
             session.inflight += 1
@@ -135,7 +136,7 @@ class Intake:
             self._refuse(session, lane, rid, total, error.code, error.message)
             return
         if done < total:
-            message = self._explain(lane, code, request, len(request.payload))
+            message = self._explain(session, lane, code, request, len(request.payload))
             self._refuse(session, lane, rid + done, total - done, code, message)
 
     def begin(self, session: Session, request: InferBegin, now_ns: int) -> Arrival | None:
@@ -156,7 +157,7 @@ class Intake:
             return None
         arrival, done, code = begin(lane, session, request, now_ns)
         if done < count:
-            message = self._explain(lane, code, request, request.payload_nbytes)
+            message = self._explain(session, lane, code, request, request.payload_nbytes)
             self._refuse(session, lane, request.rid + done, count - done, code, message)
         return arrival
 
@@ -266,7 +267,7 @@ class Intake:
             requests: what it counts for in GOAWAY; 0 for a control frame.
         """
         session.taken += requests
-        if requests and self._live_id(session, rid, count) is not None:
+        if self._live_id(session, rid, count) is not None:
             rid, count = 0, 1  # the id belongs to a live request, which this must not end
         session.sink.write_soon(error_frame(rid, code, message, count=count))
 
@@ -313,7 +314,7 @@ class Intake:
 
     def _refuse_rest(self, session: Session, lane: Lane, run: InferRun, done: int, code: ErrorCode) -> None:
         """Refuses what was not admitted of a run; where there is nothing to explain, as columns."""
-        message = self._explain(lane, code, run, run.payload.shape[1])
+        message = self._explain(session, lane, code, run, run.payload.shape[1])
         if message:
             for rid in run.rids[done:].tolist():
                 self._refuse(session, lane, rid, 1, code, message)
@@ -324,6 +325,7 @@ class Intake:
 
     def _explain(
         self,
+        session: Session,
         lane: Lane,
         code: ErrorCode,
         request: Infer | InferRun | InferMany | InferBegin,
@@ -336,8 +338,7 @@ class Intake:
         if code == ErrorCode.TOO_MANY_ROWS:
             return f"rows: expected at most {lane.max_rows}, got {request.rows}"
         if code == ErrorCode.CREDIT_EXCEEDED:
-            limits = self._engine.config.limits
-            return f"credit: at most {limits.credit_requests} requests and {limits.credit_nbytes} bytes in flight"
+            return f"credit: at most {session.max_inflight} requests and {session.max_inflight_nbytes} bytes in flight"
         return ""
 
 

@@ -100,9 +100,9 @@ class Session:
         """Whether a frame of so many requests is within the credit; an idle session may always send one frame."""
         return not (self.inflight or self.ghosts) or requests <= self.credit(body_nbytes)
 
-    def takes_result(self, lane: Lane, rows: int) -> bool:
-        """Whether a result of `rows` rows is no larger than the client takes."""
-        return lane.signature.output_nbytes(rows) <= self.max_body_nbytes
+    def takes_result(self, lane: Lane, rows: int, meta_nbytes: int = 0) -> bool:
+        """Whether a result of `rows` rows and so much meta is no larger than the client takes."""
+        return meta_nbytes + lane.signature.output_nbytes(rows) <= self.max_body_nbytes
 
     def bind(self, handle: int, lane: Lane, tenant: str | None) -> None:
         """Gives a model a handle, for later frames; an earlier meaning of it ends."""

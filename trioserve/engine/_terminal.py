@@ -194,9 +194,9 @@ class Terminal:
                 self._answer(batch, result, slot, span, parts, now_ns)
                 answered += live[position : position + span]
                 position += span
+        self._close_answered(lane, answered)
         for owner, buffers in parts.items():
             self._write(self._sessions[owner], buffers)
-        self._close_answered(lane, answered)
         for first, count in batch.ranges:
             self.let_go(lane, first, count)
 
@@ -204,7 +204,8 @@ class Terminal:
         """Accounts of requests that got their result: they become ghosts for the moment until `let_go`."""
         slots = lane.slots
         for slot in answered:
-            slots.claim(slot)
+            if not slots.claim(slot):
+                raise AssertionError(f"a result for slot {slot}, which was answered before: this is a bug")
             session = self._sessions[slots.session[slot]]
             session.inflight -= 1
             session.ghosts += 1
@@ -247,6 +248,8 @@ class Terminal:
         meta = b""
         if flags & Flag.SAMPLED and not flags & Flag.NOREPLY:
             meta = timing_trailer(batch, result, slot, now_ns, self._clock.now_ns())
+            if not self._sessions[slots.session[slot]].takes_result(lane, rows, len(meta)):
+                meta = b""  # the client takes the result, but not that much more
         parts.setdefault(slots.session[slot], []).extend(
             result_parts(
                 lane,

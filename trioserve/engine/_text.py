@@ -72,7 +72,13 @@ class TextLane(Lane):
         batching = self.config.batching
         padded = batching.layout == "padded"
         buckets = tuple(batching.buckets) if padded else tuple(batching.buckets[-1:])
-        return LengthQueue(buckets, self.lengths, max_tokens=batching.max_tokens, padded=padded)
+        return LengthQueue(
+            buckets,
+            self.lengths,
+            block_rows=self.max_rows,
+            max_tokens=batching.max_tokens,
+            padded=padded,
+        )
 
     # ---------------------------------------------------------------- admission
 
@@ -236,15 +242,12 @@ class TextLane(Lane):
         With batches of 7 rows, blocks of 32 that hold 7 each run out at 224 requests.
         """
 
-    def lengths_of(self, ranges: list[Range]) -> NDArray[np.uint32] | None:
-        """Tokens of each row of a batch."""
-        return np.concatenate([self.lengths[first : first + count] for first, count in ranges])
-
-    def count_units(self, lengths: NDArray[np.uint32]) -> int:
-        """Tokens of a batch, padding included; learns how many a row usually has."""
-        rows, batching = len(lengths), self.config.batching
+    def measure(self, ranges: list[Range], rows: int) -> tuple[NDArray[np.uint32] | None, int]:
+        """See `Lane.measure`; the units are tokens, padding included. Learns how many of them a row usually has."""
+        batching = self.config.batching
+        lengths = np.concatenate([self.lengths[first : first + count] for first, count in ranges])
         tokens = rows * int(lengths.max()) if batching.layout == "padded" else int(lengths.sum())
         self.units_per_row += MEAN_GAIN * (tokens / rows - self.units_per_row)
         if batching.max_tokens:
             self.full_rows = min(self.max_rows, max(1, int(batching.max_tokens / self.units_per_row)))
-        return tokens
+        return lengths, tokens

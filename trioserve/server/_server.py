@@ -159,7 +159,8 @@ class Server:
                     await accepting.start(listener.run, group.add)
                 self.addresses = tuple(listener.address for listener in listeners)
                 with _frozen_memory():
-                    log.info("server_ready", addresses=self.addresses, pid=os.getpid())
+                    names = [model.name for model in self.models]
+                    log.info("server_ready", addresses=self.addresses, models=names, pid=os.getpid())
                     task_status.started(self.addresses)
                     await self._draining.wait()
                 accepting.cancel_scope.cancel()

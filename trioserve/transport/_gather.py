@@ -27,6 +27,10 @@ MAX_FRAME_NBYTES: Final = 32_768
 SINGLES_TO_GATHER: Final = 4
 """Reads in a row that brought exactly one plain request, after which a connection is gathered."""
 
+MAX_GATHERS: Final = 32
+"""Pairs of model and handle whose connections are gathered; those of further ones are read one by one. A client chooses
+its handles, a gather takes up to 8 MiB, and every turn looks at all of them."""
+
 _PLAIN_FLAGS: Final = 0xFFFF & ~(CLASS_MASK | int(Flag.RETRY))
 
 COLUMNS_FROM: Final = 7

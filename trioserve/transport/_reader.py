@@ -19,7 +19,7 @@ from trioserve_protocol import (
 
 from ._body import BodyReader
 from ._control import Control
-from ._gather import MAX_FRAME_NBYTES, SINGLES_TO_GATHER, Gather
+from ._gather import MAX_FRAME_NBYTES, MAX_GATHERS, SINGLES_TO_GATHER, Gather
 
 if TYPE_CHECKING:
     from trioserve.config import ServerConfig
@@ -159,6 +159,8 @@ class Reader:
             if lane.plain_frame_nbytes != received:
                 continue
             if key not in self._gathers:
+                if len(self._gathers) == MAX_GATHERS:
+                    return
                 self._gathers[key] = Gather(lane, handle, self._max_peers)
             peer.gather = self._gathers[key]
             peer.step = self._read_single
@@ -281,18 +283,20 @@ class Reader:
         peer.midway = peer.step != self._read_frames
 
     def _rare_event(self, peer: Peer, event: Any, now_ns: int) -> None:  # noqa: ANN401  one of twelve types
+        if peer.step == self._read_single:
+            peer.step = self._read_frames  # a handle may mean another model afterwards
         if type(event) is FrameError:
             self._intake.refuse_frame(
                 peer.session, event.rid, event.count, event.code, event.message, event.requests
             )
+            if event.unbinds:
+                peer.session.unbind(event.unbinds)
             if not event.requests:
                 self._watch.spend_control(peer, now_ns)
         elif type(event) is FatalError:
             self._group.dismiss(peer, event.reply, "protocol error", now_ns)
         elif self._control.handle(peer, event):
             self._watch.spend_control(peer, now_ns)
-            if peer.step == self._read_single:
-                peer.step = self._read_frames  # a handle may mean another model now
         else:
             raise AssertionError(f"no handler for {type(event).__name__}: this is a bug")
 

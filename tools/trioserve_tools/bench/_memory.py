@@ -9,7 +9,6 @@ import trio
 from trioserve_tools.idle_connections import affordable, idle_connections
 from trioserve_tools.process_figures import descendants, rss_nbytes, wakeups, wakeups_since
 from trioserve_tools.server_process import server_process
-
 from trioserve_tools.targets import Target
 
 from ._figures import Figure, PartResult

@@ -6,9 +6,8 @@ from typing import Final
 
 from trioserve_tools.minilm import build_repository
 from trioserve_tools.minilm.throughput import compare, some_questions
-from trioserve_tools.wheels import WheelError
-
 from trioserve_tools.targets import Target
+from trioserve_tools.wheels import WheelError
 
 from ._figures import Figure, PartResult
 from ._measure import Spread

@@ -16,7 +16,16 @@ import trio
 from trioserve_tools.drill import __doc__ as _about
 from trioserve_tools.drill._drill import QUICK_OPTIONS, SERVED, Drill, Field, Finding, NotRun, options
 from trioserve_tools.drill._drills import DRILLS
-from trioserve_tools.drill._scoreboard import BROKEN, NOT_RUN, Row, failed_row, finished_row, merged, parse, render
+from trioserve_tools.drill._scoreboard import (
+    BROKEN,
+    NOT_RUN,
+    Row,
+    failed_row,
+    finished_row,
+    merged,
+    parse,
+    render,
+)
 from trioserve_tools.process_figures import is_alive
 from trioserve_tools.server_process import ServerProcess, server_process
 
@@ -39,7 +48,10 @@ def main(argv: list[str] | None = None) -> int:
         path.write_text(render(merged(DRILLS, old, {row.drill: row for row in rows})))
         print(f"wrote {path}")
     broken = [row.drill for row in rows if row.verdict == BROKEN]
-    print(f"{len(rows) - len(broken)} of {len(rows)} held" + (f"; broken: {', '.join(broken)}" if broken else ""))
+    print(
+        f"{len(rows) - len(broken)} of {len(rows)} held"
+        + (f"; broken: {', '.join(broken)}" if broken else "")
+    )
     return 1 if broken else 0
 
 
@@ -83,9 +95,7 @@ class Runner:
             return self._failed(drill, str(error), NOT_RUN)
         except Exception as error:  # noqa: BLE001  whatever went wrong is what the drill found
             return self._failed(drill, _in_a_line(error), BROKEN)
-        row = finished_row(
-            drill, findings, seed=self._seed, date=self._date, command=self._command(drill)
-        )
+        row = finished_row(drill, findings, seed=self._seed, date=self._date, command=self._command(drill))
         for finding in findings:
             print(f"    {_told(finding)}")
         print(f"    {row.verdict}, {time.monotonic() - started_s:.1f} s", flush=True)
@@ -122,7 +132,11 @@ def _in_a_line(error: BaseException) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trioserve_tools.drill", description=_about)
     add = parser.add_argument
-    add("--quick", action="store_true", help="small counts; figures of time are told, not judged; writes nothing")
+    add(
+        "--quick",
+        action="store_true",
+        help="small counts; figures of time are told, not judged; writes nothing",
+    )
     add("--only", action="append", choices=list(BY_NAME), metavar="DRILL", help="repeatable; see --list")
     add("--seed", type=int, default=1, help="of all that is drawn by chance (default %(default)s)")
     add("--count", type=int, help="how often each drill does what it does, in place of its own number")

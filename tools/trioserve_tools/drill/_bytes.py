@@ -12,14 +12,14 @@ import trio
 
 from trioserve_protocol import (
     HEADER,
+    W0_INFER,
+    W0_INFER_MANY,
     Connection,
     ErrorCode,
     FatalError,
     FrameType,
     Limits,
     Role,
-    W0_INFER,
-    W0_INFER_MANY,
     infer_flags,
 )
 from trioserve_tools.process_figures import rss_nbytes

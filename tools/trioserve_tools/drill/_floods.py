@@ -29,12 +29,15 @@ async def cancel_flood(field: Field) -> list[Finding]:
     fds = await fds_of(server)
     alone_us = await undisturbed_p99_us(server.port, 0.3 if field.quick else 3.0)
     ends = np.zeros(field.count + 1, np.int64)
-    async with neighbour(server.port) as victim, wire(server.port, "double") as connection:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_count_ends, connection, ends)
-            for first in range(1, field.count + 1, PAIRS_PER_WRITE):
-                rids = range(first, min(first + PAIRS_PER_WRITE, field.count + 1))
-                await connection.send(b"".join(_pair(rid) for rid in rids))
+    async with (
+        neighbour(server.port) as victim,
+        wire(server.port, "double") as connection,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_count_ends, connection, ends)
+        for first in range(1, field.count + 1, PAIRS_PER_WRITE):
+            rids = range(first, min(first + PAIRS_PER_WRITE, field.count + 1))
+            await connection.send(b"".join(_pair(rid) for rid in rids))
     leaked = await leaks(server, fds)
     return [
         none_of("unanswered", int((ends[1:] == 0).sum())),

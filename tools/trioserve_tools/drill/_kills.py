@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import trio
 
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import ErrorCode, code_of
 from trioserve_tools.process_figures import descendants, is_alive
 from trioserve_tools.server_process import ServerProcess, server_process
 
@@ -21,6 +22,7 @@ from ._drill import SERVED, Field, Finding, none_of
 from ._ledger import UNANSWERED, Ledger
 from ._observe import fds_of, leaks
 from ._traffic import LINKS, traffic
+from ._until import until
 
 RATE: Final = 5_000.0
 CAPACITY: Final = 200_000
@@ -36,7 +38,6 @@ AFTERWARDS_S: Final = 0.2
 ANSWER_S: Final = 5.0
 """Longest that is waited for the last replies; more than any deadline on the wire."""
 
-POLL_S: Final = 0.005
 ORPHAN_S: Final = 5.0
 
 
@@ -103,20 +104,21 @@ async def _kill_executor(rng: random.Random) -> Kill:
 
 async def _first_ok_s(ledger: Ledger, killed_ns: int) -> float:
     """Waits for the first good reply to a request that was sent after the kill; infinite if there is none."""
-    deadline_s = trio.current_time() + RECOVERY_S
-    while trio.current_time() < deadline_s:
-        good = (ledger.sent_ns > killed_ns) & (ledger.status == ErrorCode.OK)
-        if good.any():
-            return float(ledger.ended_ns[good].min() - killed_ns) / 1e9
-        await trio.sleep(POLL_S)
-    return float("inf")
+
+    def good() -> npt.NDArray[np.bool_]:
+        return np.asarray((ledger.sent_ns > killed_ns) & (ledger.status == ErrorCode.OK))
+
+    if not await until(lambda: bool(good().any()), within_s=RECOVERY_S):
+        return float("inf")
+    return float(ledger.ended_ns[good()].min() - killed_ns) / 1e9
 
 
 def _judged(ledger: Ledger, killed_ns: int, first_ok_s: float, leaked: int) -> Kill:
     failed = (ledger.status != ErrorCode.OK) & (ledger.status != UNANSWERED)
     since_ns = np.maximum(ledger.sent_ns[failed], killed_ns)
     latencies_ms = ((ledger.ended_ns[failed] - since_ns) / 1e6).tolist()
-    untyped = sum(not ErrorCode(status).retryable for status in ledger.status[failed].tolist())
+    codes = map(code_of, ledger.status[failed].tolist())
+    untyped = sum(code is None or not code.retryable for code in codes)
     return Kill(ledger, latencies_ms, first_ok_s, untyped, leaked)
 
 
@@ -155,8 +157,11 @@ async def sigterm(field: Field) -> list[Finding]:
 async def _stop_under_load(
     server: ServerProcess, rng: random.Random
 ) -> tuple[Ledger, np.ndarray[tuple[int], np.dtype[np.int64]], float]:
-    """Returns the ledger, how many requests the server said it had taken on each link (-1: it said nothing), and the
-    seconds it took to end.
+    """Stops a server.
+
+    Returns:
+        The ledger; how many requests the server said it had taken on each link (-1: it said nothing); the seconds
+        until it had ended.
     """
     async with traffic(server.port, RATE, rng, CAPACITY) as load:
         await trio.sleep(rng.uniform(*BEFORE_S))
@@ -187,9 +192,7 @@ async def front_kill(field: Field) -> list[Finding]:
             workers = descendants(server.pid)
             server.process.kill()
             killed_s = trio.current_time()
-            with trio.move_on_after(ORPHAN_S):
-                while any(map(is_alive, workers)):
-                    await trio.sleep(POLL_S)
+            await until(lambda: not any(map(is_alive, workers)), within_s=ORPHAN_S)  # noqa: B023  ends here
             orphans += sum(map(is_alive, workers))
             slowest_s = max(slowest_s, trio.current_time() - killed_s)
     return [

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import ErrorCode, code_of
 
 Rids = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
@@ -30,6 +30,14 @@ def input_rows(rids: Rids) -> Floats:
 def output_rows(rids: Rids) -> Floats:
     """What the model `double` answers to them: f32[k, 64]."""
     return input_rows(rids)[:, : _WIDTH // 2] * np.float32(2)
+
+
+def status_name(status: int) -> str:
+    """Name of a status; a number that is none of the registry's stays a number."""
+    if status == UNANSWERED:
+        return "unanswered"
+    code = code_of(status)
+    return code.name if code is not None and code == status else f"{status:#06x}"
 
 
 class Ledger:
@@ -119,7 +127,4 @@ class Ledger:
     def statuses(self) -> dict[str, int]:
         """How many requests ended with each status, by its name."""
         values, counts = np.unique(self.status[self.issued], return_counts=True)
-        names = (
-            "unanswered" if value == UNANSWERED else ErrorCode(value).name for value in values.tolist()
-        )
-        return dict(zip(names, counts.tolist(), strict=True))
+        return dict(zip(map(status_name, values.tolist()), counts.tolist(), strict=True))

@@ -39,10 +39,12 @@ async def leaks(server: ServerProcess, fds: int) -> int:
         up: 0 if all did.
     """
     async with wire(server.port) as asking:
-        deadline = trio.current_time() + SETTLE_S
-        while (left := await _held(asking, server, fds)) and trio.current_time() < deadline:
+        end_s = trio.current_time() + SETTLE_S
+        while True:
+            left = await _held(asking, server, fds)
+            if not left or trio.current_time() > end_s:
+                return left
             await trio.sleep(POLL_S)
-    return left
 
 
 async def fds_of(server: ServerProcess) -> int:
@@ -56,7 +58,9 @@ async def _held(asking: Wire, server: ServerProcess, fds: int) -> int:
     statistics = await asking.admin("statistics")
     held = statistics["queued_nbytes"] + abs(statistics["sessions"] - 1)
     for model in statistics["models"]:
-        held += model["in_flight"] + model["queued_rows"] + model["permits"]["rows"] + model["slots"]["leased"]
+        held += (
+            model["in_flight"] + model["queued_rows"] + model["permits"]["rows"] + model["slots"]["leased"]
+        )
     return int(held) + abs(open_fds(server.pid) - fds)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -196,5 +195,3 @@ async def in_parallel(items: Iterable[Item], act: Callable[[Item], Awaitable[Non
     async with trio.open_nursery() as nursery:
         for _ in range(WORKERS):
             nursery.start_soon(work)
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from trioserve_tools.process_figures import descendants, rss_nbytes, wakeups, wa
 
 from ._drill import QUICK_SOFT_S, QUICK_STALL_S, Field, Finding, at_most, exactly, none_of
 from ._observe import fds_of, leaks, neighbour, undisturbed_p99_us
+from ._until import until
 from ._wire import MINUTE_US, Wire, infer, wire
 
 KIB: Final = 1024
@@ -61,8 +63,10 @@ async def slowloris(field: Field) -> list[Finding]:
 async def _drip(
     socks: Sequence[socket.socket], pid: int, before_nbytes: int, stall_s: float, pace_s: float
 ) -> float:
-    """Sends a byte on each connection every `pace_s` until the stall limit is surely over; returns the memory of each
-    connection, in KiB, at its highest.
+    """Sends a byte on each connection every `pace_s` until the stall limit is surely over.
+
+    Returns:
+        The memory of each connection, in KiB, at its highest.
     """
     highest = 0
     for byte in b"TS\x01\x10" + bytes(int(stall_s / pace_s) - 1):
@@ -95,6 +99,7 @@ FULL_NBYTES: Final = 64 * MIB
 """What is asked for by a client that reads none of it: more than kernel and server may hold of it."""
 
 ASKED_AT_ONCE: Final = 4
+PATIENCE_S: Final = 10.0
 
 
 async def deaf_reader(field: Field) -> list[Finding]:
@@ -123,28 +128,27 @@ async def _never_read(port: int, pid: int, soft_s: float) -> tuple[int, float]:
     request = infer(1, np.zeros(2, np.float32).tobytes())
     async with wire(port, "wide") as connection:
         before, highest, started_s = rss_nbytes(pid), 0, trio.current_time()
-        with trio.move_on_after(soft_s + 10) as patience:
-            for number in range(FULL_NBYTES // REPLY_NBYTES):
-                if not await _ask(connection, request, number):
-                    break
-                highest = max(highest, rss_nbytes(pid) - before)
-            while not patience.cancelled_caught and not _was_closed(connection):
-                highest = max(highest, rss_nbytes(pid) - before)
-                await trio.sleep(0.02)
+
+        def closed() -> bool:
+            nonlocal highest
+            highest = max(highest, rss_nbytes(pid) - before)
+            return _was_closed(connection)
+
+        for number in range(FULL_NBYTES // REPLY_NBYTES):
+            await _ask(connection, request, number)
+            if closed():
+                break
+        await until(closed, within_s=soft_s + PATIENCE_S)
         return highest, trio.current_time() - started_s
 
 
-async def _ask(connection: Wire, request: bytes, number: int) -> bool:
-    """Sends a few requests, and gives the server the time for them; False if it has closed the connection."""
+async def _ask(connection: Wire, request: bytes, number: int) -> None:
+    """Sends a few requests, and gives the server the time for them."""
     first = number * ASKED_AT_ONCE + 2
     heads = [(first + i).to_bytes(8, "little") for i in range(ASKED_AT_ONCE)]
-    try:
-        with trio.move_on_after(0.1):
-            await connection.send(b"".join(request[:8] + head + request[16:] for head in heads))
-        await trio.sleep(0.002)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return False
-    return not _was_closed(connection)
+    with contextlib.suppress(trio.BrokenResourceError), trio.move_on_after(0.1):
+        await connection.send(b"".join(request[:8] + head + request[16:] for head in heads))
+    await trio.sleep(0.002)
 
 
 def _was_closed(connection: Wire) -> bool:
@@ -188,6 +192,7 @@ async def idle(field: Field) -> list[Finding]:
 
 DEADLINE_MS: Final = 20.0
 BETWEEN_S: Final = 0.007
+MARGIN_S: Final = 0.15
 SLOW_RID: Final = 1
 INSIDE_RID: Final = 2
 
@@ -221,25 +226,31 @@ async def _one_slow_batch(connection: Wire, batch_s: float) -> dict[int, tuple[i
     """Status of every request of one slow batch and of those behind it, with the milliseconds it took."""
     sent_ns: dict[int, int] = {}
     replies: dict[int, tuple[int, float]] = {}
+    all_sent = trio.Event()
 
     async def send(rid: int, data: bytes) -> None:
         sent_ns[rid] = time.monotonic_ns()
         await connection.send(data)
 
-    async def take_all(count: int) -> None:
-        while len(replies) < count:
+    async def take_all() -> None:
+        # The slow batch ends last, so there is always something to wait for until all is sent.
+        while len(replies) < len(sent_ns) or not all_sent.is_set():
             reply = await connection.expect()
             took_ms = (time.monotonic_ns() - sent_ns[reply.rid]) / 1e6
             replies[reply.rid] = (reply.status if reply.kind == FrameType.ERROR else ErrorCode.OK, took_ms)
 
     zero, timeout_us = np.zeros(1, np.float32).tobytes(), int(DEADLINE_MS * 1000)
     slow = infer(SLOW_RID, np.full(1, batch_s, np.float32).tobytes(), timeout_us=MINUTE_US)
-    behind = range(INSIDE_RID + 1, INSIDE_RID + 1 + int((batch_s - 0.1) / BETWEEN_S))
+    # The last ones must expire before the batch is over.
+    last_s = trio.current_time() + batch_s - MARGIN_S
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(take_all, len(behind) + 2)
         sent_ns[INSIDE_RID] = time.monotonic_ns()
         await send(SLOW_RID, slow + infer(INSIDE_RID, zero, timeout_us=timeout_us))
-        for rid in behind:
+        nursery.start_soon(take_all)
+        for rid in itertools.count(INSIDE_RID + 1):
             await trio.sleep(BETWEEN_S)
+            if trio.current_time() > last_s:
+                break
             await send(rid, infer(rid, zero, timeout_us=timeout_us))
+        all_sent.set()
     return replies

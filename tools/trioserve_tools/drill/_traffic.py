@@ -1,12 +1,13 @@
-"""Open-loop load while something happens: so many requests a second, in runs of random length, all entered in a ledger."""
+"""Open-loop load while something happens: runs of random length, so many requests a second, all in a ledger."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from contextlib import ExitStack, asynccontextmanager
+from typing import Final, cast
 
 import numpy as np
 import trio
@@ -27,6 +28,7 @@ from trioserve_protocol import (
 )
 
 from ._ledger import Ledger, input_rows
+from ._until import until
 
 HANDLE: Final = 1
 LINKS: Final = 16
@@ -43,7 +45,7 @@ class Link:
 
     Args:
         number: Which.
-        sock: Connected.
+        sock: Not connected yet.
         ledger: Where replies are entered.
     """
 
@@ -53,7 +55,6 @@ class Link:
         """Requests sent so far."""
         self.taken: int | None = None
         """How many of them the server has taken, once it has said that it takes no more."""
-        self.bound: Final = trio.Event()
         self.closed: Final = trio.Event()
         self._sock: Final = sock
         self._ledger: Final = ledger
@@ -72,10 +73,14 @@ class Link:
         block = request_columns(HANDLE, rids, DEADLINE_US, infer_flags(), payload)
         await self._send_all(memoryview(block.data).cast("B"))
 
-    async def bind(self) -> None:
-        """Binds the model `double`."""
+    async def serve(self, port: int, *, task_status: trio.TaskStatus[None]) -> None:
+        """Connects, binds the model `double`, and enters replies until the server closes the connection."""
+        await self._sock.connect(("127.0.0.1", port))
+        self._sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
         await self._send_all(memoryview(bind_frame(1, HANDLE, "double")))
-        await self.bound.wait()
+        with contextlib.suppress(OSError):
+            await self._read_all(task_status)
+        self.closed.set()
 
     async def _send_all(self, data: memoryview) -> None:
         try:
@@ -84,23 +89,18 @@ class Link:
         except OSError:
             self.closed.set()
 
-    async def read(self) -> None:
-        """Enters replies until the server closes the connection."""
+    async def _read_all(self, task_status: trio.TaskStatus[None]) -> None:
         buffer = memoryview(bytearray(BUFFER_NBYTES))
         have = 0
-        while True:
-            try:
-                received = await self._sock.recv_into(buffer[have:])
-            except OSError:
-                received = 0
-            if not received:
-                self.closed.set()
-                return
+        while received := await self._sock.recv_into(buffer[have:]):
             have += received
             now_ns = time.monotonic_ns()
             events, used = self._machine.receive(buffer[:have])
             for event in events:
-                self._enter(event, now_ns)
+                if isinstance(event, Bound):
+                    task_status.started()
+                else:
+                    self._enter(cast("ClientEvent", event), now_ns)
             buffer[: have - used] = bytes(buffer[used:have])
             have -= used
 
@@ -115,8 +115,6 @@ class Link:
             ledger.error(self.number, event.rid, event.count, event.code, now_ns)
         elif isinstance(event, GoAway):
             self.taken = event.taken
-        elif isinstance(event, Bound):
-            self.bound.set()
         elif isinstance(event, FatalError):
             raise AssertionError(f"the server sent no frame: {event.message}")
         else:
@@ -141,8 +139,9 @@ class Traffic:
         self._rate: Final = rate
         self._rng: Final = rng
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sends until `stopped`, until all links are closed, or until the ledger is full."""
+        task_status.started()
         started_s, issued = trio.current_time(), 0
         while not self.stopped and self.ledger.room > MAX_RUN:
             due = int((trio.current_time() - started_s) * self._rate) - issued
@@ -159,9 +158,10 @@ class Traffic:
     async def settle(self, within_s: float) -> None:
         """Sends no more, and returns when everything is answered, all links are closed, or the time is over."""
         self.stopped = True
-        with trio.move_on_after(within_s):
-            while self.ledger.unanswered and any(not link.closed.is_set() for link in self.links):
-                await trio.sleep(TICK_S)
+        await until(
+            lambda: not self.ledger.unanswered or all(link.closed.is_set() for link in self.links),
+            within_s=within_s,
+        )
 
 
 @asynccontextmanager
@@ -175,19 +175,13 @@ async def traffic(port: int, rate: float, rng: random.Random, capacity: int) -> 
         capacity: Most requests there can be.
     """
     ledger = Ledger(capacity)
-    links: list[Link] = []
-    async with AsyncExitStack() as stack:
-        # Last in, first out: the tasks end before their sockets are closed.
+    with ExitStack() as stack:
         socks = [stack.enter_context(trio.socket.socket()) for _ in range(LINKS)]
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        for number, sock in enumerate(socks):
-            await sock.connect(("127.0.0.1", port))
-            sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-            link = Link(number, sock, ledger)
-            nursery.start_soon(link.read)
-            await link.bind()
-            links.append(link)
+        links = [Link(number, sock, ledger) for number, sock in enumerate(socks)]
         load = Traffic(links, ledger, rate, rng)
-        nursery.start_soon(load.run)
-        yield load
-        nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            for link in links:
+                await nursery.start(link.serve, port)
+            await nursery.start(load.run)
+            yield load
+            nursery.cancel_scope.cancel()

@@ -17,11 +17,12 @@ from trioserve_protocol import (
     FrameType,
     admin_frame,
     bind_frame,
-    code_of,
     frame,
     frame_bytes,
     infer_flags,
 )
+
+from ._ledger import status_name
 
 HANDLE = 1
 MINUTE_US = 60_000_000
@@ -43,8 +44,7 @@ class Reply(NamedTuple):
     @property
     def code(self) -> str:
         """Name of the status."""
-        known = code_of(self.status)
-        return known.name if known is not None and known == self.status else f"{self.status:#06x}"
+        return status_name(self.status)
 
 
 class Wire:
@@ -121,9 +121,7 @@ class Wire:
         if len(self._data) < whole:
             return None
         at = HEADER_NBYTES + 8 * meta8
-        reply = Reply(
-            w0 >> 24, rid, status, flags, rows, self._data[HEADER_NBYTES:at], self._data[at:whole]
-        )
+        reply = Reply(w0 >> 24, rid, status, flags, rows, self._data[HEADER_NBYTES:at], self._data[at:whole])
         self._data = self._data[whole:]
         return reply
 
@@ -138,7 +136,7 @@ async def wire(port: int, model: str = "") -> AsyncIterator[Wire]:
     """
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     if not isinstance(stream, trio.SocketStream):
-        raise AssertionError("a TCP stream that is no socket stream: this is a bug")
+        raise AssertionError("a TCP stream that is no socket stream: this is a bug")  # noqa: TRY004  ours
     async with stream:
         opened = Wire(stream)
         if model:
