@@ -160,7 +160,7 @@ class ServerProcess:
 
     def fds(self) -> int:
         """Open descriptors of the server process."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def rss_nbytes(self) -> int:
         """Resident memory of the server process."""
@@ -371,6 +371,13 @@ def infer(
             payload=data,
         )
     )  # fmt: skip
+
+
+def floats(event: Event) -> list[float]:
+    """The payload of a result, as f32."""
+    assert isinstance(event, Result), event
+    values: list[float] = np.frombuffer(event.payload, np.float32).tolist()
+    return values
 
 
 def row(*values: float) -> Array:
