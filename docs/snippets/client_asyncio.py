@@ -2,6 +2,7 @@ import asyncio
 
 import anyio
 import numpy as np
+
 import trioserve.client
 
 

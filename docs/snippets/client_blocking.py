@@ -1,4 +1,5 @@
 import numpy as np
+
 from trioserve.client import sync
 
 with sync.connect("tcp://127.0.0.1:7001") as client:

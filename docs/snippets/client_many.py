@@ -1,5 +1,6 @@
 import numpy as np
 import trio
+
 import trioserve.client
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import trio
-import trioserve.client
 
+import trioserve.client
 from trioserve import errors
 
 
