@@ -1,4 +1,4 @@
-"""A model in Python, served: `python examples/scale.py`, then `python examples/client.py` from another terminal."""
+"""A model in Python, served: `python examples/scale.py`, then `python examples/scale_client.py` elsewhere."""
 
 from typing import Any
 

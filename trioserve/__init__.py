@@ -9,17 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trioserve import client
+    from trioserve import client, errors
     from trioserve.backends import Model, Tensor
     from trioserve.server import Server, run
 
-__all__ = ["Model", "Server", "Tensor", "client", "run"]
+__all__ = ["Model", "Server", "Tensor", "client", "errors", "run"]
 
 _MODULES = {
     "Model": "trioserve.backends",
     "Server": "trioserve.server",
     "Tensor": "trioserve.backends",
     "client": "trioserve.client",
+    "errors": "trioserve.errors",
     "run": "trioserve.server",
 }
 

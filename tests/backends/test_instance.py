@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trioserve
@@ -21,6 +22,9 @@ class Here(trioserve.Model):
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
+
+    def infer(self, x: np.ndarray) -> np.ndarray:
+        return x
 
 
 class Mute(trioserve.Model):

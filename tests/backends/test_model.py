@@ -1,12 +1,14 @@
 """Model and Tensor: what a user writes, and what is recorded of it."""
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 
 from trioserve import Model, Tensor
 from trioserve.backends import model_name
-from trioserve.backends._model import constructor_arguments
+from trioserve.backends._model import class_fault, constructor_arguments
 from trioserve_protocol import DType, TensorSpec
 
 
@@ -84,3 +86,60 @@ def test_infer_is_to_be_written() -> None:
 def test_a_model_without_arguments_takes_none() -> None:
     with pytest.raises(TypeError):
         Plain(1)  # type: ignore[call-arg]
+
+
+class Sound(Model):
+    inputs: ClassVar[Mapping[str, Tensor]] = {"a": Tensor("f4", [-1]), "b": Tensor("f4", [-1])}
+    outputs: ClassVar[Mapping[str, Tensor]] = {"y": Tensor("f4", [-1])}
+
+    def infer(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+class NoTensor(Sound):
+    outputs: ClassVar[Mapping[str, Any]] = {"y": ("f4", [-1])}
+
+
+class NoInfer(Model):
+    inputs = Sound.inputs
+
+
+class OtherNames(Sound):
+    def infer(self, a: Any, c: Any) -> Any:
+        return a + c
+
+
+class Awaiting(Sound):
+    async def infer(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+class NoContext(Sound):
+    def load(self) -> None:  # type: ignore[override]
+        pass
+
+
+class Text(Sound):
+    inputs: ClassVar[Mapping[str, Tensor]] = {"text": Tensor("bytes", [-1])}
+
+    def infer(self, input_ids: Any, attention_mask: Any) -> Any:
+        return input_ids
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (NoTensor, r"NoTensor\.outputs\['y'\]: expected a trioserve.Tensor, got tuple"),
+        (NoInfer, "NoInfer: expected a method `infer`"),
+        (OtherNames, r"OtherNames\.infer: expected the parameters \(self, a, b\), .*'c'"),
+        (Awaiting, r"Awaiting\.infer: expected a plain function, got an async one"),
+        (NoContext, r"NoContext\.load: expected the parameters \(self, ctx\)"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_said(cls: type[Model], words: str) -> None:
+    assert re.match(words, class_fault(cls))
+
+
+@pytest.mark.parametrize("cls", [Sound, Text])
+def test_nothing_is_wrong_with_a_sound_class(cls: type[Model]) -> None:
+    assert class_fault(cls) == ""

@@ -108,5 +108,5 @@ def test_garbage_is_a_load_error(onnx_folder: Path) -> None:
 
 def test_without_the_runtime_it_says_so(onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(LoadError, match="backend onnx needs onnxruntime"):
+    with pytest.raises(LoadError, match="needs the package onnxruntime"):
         OnnxBackend().load(context(onnx_folder))

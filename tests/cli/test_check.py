@@ -39,9 +39,9 @@ def test_single_model(repository: Path, part: str, capsys: pytest.CaptureFixture
     [
         ('file = "model.onnx"', 'fiel = "model.onnx"', "fiel", 'did you mean "file"?'),
         ('file = "model.onnx"', 'file = "mode.onnx"', "file", "beside it: model.onnx"),
-        ('dtype = "f4"', 'dtype = "f8"', "inputs.x", "what the graph has: FP32 [-1, 4]"),
-        ("dims = [-1, 4]", "dims = [-1, 5]", "inputs.x", "what the graph has: FP32 [-1, 4]"),
-        ("dims = [-1, 4]", "dims = [-1]", "inputs.x", "what the graph has: FP32 [-1, 4]"),
+        ('dtype = "f4"', 'dtype = "f8"', "inputs.x", "what the graph has: f4 [-1, 4]"),
+        ("dims = [-1, 4]", "dims = [-1, 5]", "inputs.x", "what the graph has: f4 [-1, 4]"),
+        ("dims = [-1, 4]", "dims = [-1]", "inputs.x", "what the graph has: f4 [-1, 4]"),
         ("[inputs.x]", "[inputs.z]", "inputs.z", "a tensor that the graph has: x"),
         ("[outputs.y]", "[outputs.z]", "outputs.z", "a tensor that the graph has: y"),
         ("[inputs.x]", "[batching]\nwindow_ms = 5\n[inputs.x]", "batching.window_ms", "from 0 to 2"),

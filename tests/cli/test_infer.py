@@ -97,6 +97,8 @@ def test_a_server_without_timing_is_told_so(server: FakeServer, capsys: pytest.C
         (["scale"], 2, "expected an input"),
         (["scale", "--json", "x=["], 2, "--json ["),
         (["scale", "--npy", "/nonexistent"], 2, "No such file"),
+        (["scale", "--npy", __file__], 2, "magic string"),
+        (["scale", "--json", "[1, 2, 3, 4]", "--deadline-ms", "0"], 1, "no answer within --deadline-ms 0"),
         (["pair", "--json", "[1]", "--json", "[2]"], 2, "need names"),
         (["nope", "--json", "[1]"], 1, "no model 'nope'"),
         (["scale", "--json", "[1]"], 1, "wanted is [rows, 4] or [4]"),

@@ -74,7 +74,7 @@ def test_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(models, "connect", FakeServer)
     assert cli.main(["models", "tcp://here:1"]) == 0
     _, _, first, second = capsys.readouterr().out.splitlines()
-    assert first == "double        3  ready      x F32[-1, 4] -> y F32[-1, 4]    32"
+    assert first == "double        3  ready      x f4[-1, 4] -> y f4[-1, 4]    32"
     assert "not ready" in second
 
 

@@ -92,8 +92,9 @@ def test_what_the_class_says_is_checked_like_a_file(tmp_path: Path) -> None:
         ("x = 1", "found none"),
         (SCALE.replace("Scale", "A") + SCALE.replace("Scale", "B"), "found A, B"),
         (SCALE.replace("max_batch_rows = 48", "max_batch_rows = object()"), "TypeError"),
+        (SCALE.replace("self, x)", "self, y)"), "expected the parameters (self, x), as `inputs` names them"),
     ],
-    ids=["exit", "killed", "sys-exit", "raises", "syntax", "no-class", "two-classes", "not-json"],
+    ids=["exit", "killed", "sys-exit", "raises", "syntax", "no-class", "two-classes", "not-json", "infer"],
 )
 def test_file_that_is_no_model(tmp_path: Path, source: str, words: str) -> None:
     problem = problem_of(write(tmp_path, source))
@@ -110,6 +111,12 @@ def test_file_that_prints_is_a_model(tmp_path: Path) -> None:
 def test_script_that_would_serve(tmp_path: Path) -> None:
     guarded = SCALE + "\nif __name__ == '__main__':\n    raise AssertionError\n"
     assert load_model_config(write(tmp_path, guarded)).name == "scale"
+
+
+def test_class_without_inputs(tmp_path: Path) -> None:
+    problem = problem_of(write(tmp_path, SCALE.replace("    inputs =", "    entries =")))
+    assert (problem.key, problem.expected, problem.given) == ("inputs", "at least one tensor", "nothing")
+    assert "trioserve.Tensor" in problem.hint
 
 
 def test_class_that_is_not_there(tmp_path: Path) -> None:

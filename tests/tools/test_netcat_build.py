@@ -164,3 +164,9 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="pickle"):
         parse_tensor(str(tmp_path / "p.npy"))
+
+
+def test_a_file_that_is_no_array_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.npy").write_text("these are not numbers")
+    with pytest.raises(ValueError, match=r"p\.npy: the magic string"):
+        parse_tensor(str(tmp_path / "p.npy"))

@@ -61,6 +61,18 @@ def test_urgent_frames_keep_their_order_and_wait_for_the_frame_being_sent() -> N
     assert drained(backlog, [99]) == b"rst123second"
 
 
+def test_urgent_frames_keep_their_order_also_around_one_that_is_half_sent() -> None:
+    backlog = Backlog()
+    backlog.keep(b"a")
+    backlog.keep_urgent(b"12")
+    backlog.keep_urgent(b"34")
+    backlog.advance(1)
+    backlog.advance(1)
+    backlog.keep_urgent(b"56")
+    backlog.keep(b"b")
+    assert drained(backlog, [99]) == b"23456b"
+
+
 def test_a_large_block_of_frames_is_cut_where_frames_end() -> None:
     """So that an urgent frame waits for a quarter of a megabyte and not for all of it."""
     backlog = Backlog()
@@ -82,7 +94,9 @@ def test_a_frame_larger_than_a_piece_stays_whole() -> None:
 blocks = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@given(blocks=blocks, steps=st.lists(st.integers(1, 400), min_size=1), sent=st.integers(0, 30), data=st.data())
+@given(
+    blocks=blocks, steps=st.lists(st.integers(1, 400), min_size=1), sent=st.integers(0, 30), data=st.data()
+)
 def test_a_client_reads_every_frame_once_whatever_the_kernel_takes(
     blocks: list[list[int]], steps: list[int], sent: int, data: st.DataObject
 ) -> None:
@@ -116,4 +130,5 @@ def test_a_client_reads_every_frame_once_whatever_the_kernel_takes(
     assert consumed == len(out)
     assert [event.rid for event in events if isinstance(event, Result)] == list(range(1, rid + 1))
     assert [event.rid for event in events if isinstance(event, Pong)] == list(range(1, pongs + 1))
-    assert all(bytes(event.payload).count(event.rid % 251) == len(event.payload) for event in events if isinstance(event, Result))
+    results = [event for event in events if isinstance(event, Result)]
+    assert all(bytes(event.payload).count(event.rid % 251) == len(event.payload) for event in results)

@@ -176,7 +176,12 @@ def test_a_ping_passes_results_that_wait(server: ServerProcess) -> None:
         wait_for(lambda: unsent_nbytes(server) > 500_000)
         wire.send(ping_frame(77))
         time.sleep(0.05)
-        assert [type(event).__name__ for event in wire.receive_many(4)] == ["Result", "Pong", "Result", "Result"]
+        assert [type(event).__name__ for event in wire.receive_many(4)] == [
+            "Result",
+            "Pong",
+            "Result",
+            "Result",
+        ]
 
 
 # ---------------------------------------------------------------- floods and crowds

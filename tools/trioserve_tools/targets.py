@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,8 @@ class Target:
 
 def number(value: float) -> str:
     """A value with about three digits, and all those before the point."""
+    if not math.isfinite(value):
+        return str(value)
     if value == int(value):
         return f"{value:,.0f}"
     if abs(value) < 0.001:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trioserve.backends._model import Model, constructor_arguments, model_name
+from trioserve.backends._model import Model, class_fault, constructor_arguments, model_name
 from trioserve.config import BatchingConfig, ConfigError, ModelConfig, TensorConfig, config_problems
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def instance_config(model: Model) -> ModelConfig:
 
     Raises:
         TypeError: A worker process cannot make the model again: its class is not at the top of a file, or its arguments
-            are not JSON values. Or the class says no inputs or outputs.
+            are not JSON values. Or the class says no inputs or outputs, or its methods cannot be called with them.
         ConfigError: What the class says of itself is no good configuration.
     """
     cls = type(model)
@@ -32,6 +32,8 @@ def instance_config(model: Model) -> ModelConfig:
             " move it to the top of its file"
         )
     path = _source_path(cls)
+    if fault := class_fault(cls):
+        raise TypeError(fault)
     config = ModelConfig(
         name=model_name(cls),
         version=cls.version,

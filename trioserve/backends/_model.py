@@ -31,7 +31,7 @@ class Tensor:
         """Check and keep both.
 
         Raises:
-            ValueError: The datatype is unknown, or the shape is not as said above.
+            ValueError: The datatype is unknown, or `dims` is not -1 for the rows, then sizes of at least 1.
         """
         DType.parse(dtype)
         shape = tuple(dims)
@@ -48,19 +48,23 @@ class Tensor:
 class Model:
     """A model in Python: subclass it, say what goes in and what comes out, and compute whole batches.
 
-        class Scale(trioserve.Model):
-            inputs = {"x": trioserve.Tensor("f4", [-1, 128])}
-            outputs = {"y": trioserve.Tensor("f4", [-1, 64])}
+    ```python
+    class Scale(trioserve.Model):
+        inputs = {"x": trioserve.Tensor("f4", [-1, 128])}
+        outputs = {"y": trioserve.Tensor("f4", [-1, 64])}
 
-            def load(self, ctx):
-                self.weights = np.load(ctx.path("weights.npy"))
+        def load(self, ctx):
+            self.weights = np.load(ctx.path("weights.npy"))
 
-            def infer(self, x):
-                return x @ self.weights
+        def infer(self, x):
+            return x @ self.weights
+    ```
 
     The instance that is given to `trioserve.run` never computes: a worker process imports the class and makes its
     own, with the arguments of the constructor. These must therefore be JSON values; load what is larger in
     `load`.
+
+    A class may also say `name`, `version`, `max_batch_rows`, `window_ms`, `slots`, `default_deadline_ms` and `threads`.
     """
 
     name: ClassVar[str] = ""
@@ -111,6 +115,8 @@ class Model:
     def infer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  any signature may override it
         """Compute a whole batch.
 
+        Called with rows of zeros, too, in several batch sizes before the server is ready.
+
         Args:
             *args: None: every input is given by its name.
             **kwargs: One array an input, (rows, ...), read-only, valid until this returns.
@@ -125,6 +131,36 @@ class Model:
 def model_name(cls: type[Model]) -> str:
     """What clients call models of a class."""
     return cls.name or _WORD_START.sub("_", cls.__name__).lower()
+
+
+def class_fault(cls: type[Model]) -> str:
+    """What is wrong with a class that shows without making a model of it, in a line; or nothing."""
+    for group in ("inputs", "outputs"):
+        for name, tensor in getattr(cls, group).items():
+            if not isinstance(tensor, Tensor):
+                return f"{cls.__name__}.{group}[{name!r}]: expected a trioserve.Tensor, got {type(tensor).__name__}"
+    if cls.infer is Model.infer:
+        return f"{cls.__name__}: expected a method `infer` that computes a batch, got none"
+    for name in ("load", "infer"):
+        if inspect.iscoroutinefunction(getattr(cls, name)):
+            return f"{cls.__name__}.{name}: expected a plain function, got an async one; no event loop runs in a worker"
+    return _call_fault(cls)
+
+
+def _call_fault(cls: type[Model]) -> str:
+    """Why `load` or `infer` cannot be called as a worker does it, or nothing."""
+    try:
+        inspect.signature(cls.load).bind(None, None)
+    except TypeError as error:
+        return f"{cls.__name__}.load: expected the parameters (self, ctx): {error}"
+    if not cls.inputs or any(DType.parse(tensor.dtype) is DType.BYTES for tensor in cls.inputs.values()):
+        return ""  # a model.toml says what it is given; behind a tokenizer, token ids by other names
+    wanted = ", ".join(("self", *cls.inputs))
+    try:
+        inspect.signature(cls.infer).bind(None, **dict.fromkeys(cls.inputs))
+    except TypeError as error:
+        return f"{cls.__name__}.infer: expected the parameters ({wanted}), as `inputs` names them: {error}"
+    return ""
 
 
 def constructor_arguments(model: Model) -> dict[str, Any]:

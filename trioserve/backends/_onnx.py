@@ -57,7 +57,9 @@ class OnnxBackend(Backend):
         try:
             runtime: Any = importlib.import_module("onnxruntime")
         except ImportError as error:
-            raise LoadError(f"{ctx.name}: backend onnx needs onnxruntime: {error}") from error
+            raise LoadError(
+                f"{ctx.name}: backend onnx needs the package onnxruntime (the extra trioserve[onnx]): {error}"
+            ) from error
         path = ctx.path(ctx.config.file)
         verify_sha256(path, ctx.config.sha256)
         options = runtime.SessionOptions()

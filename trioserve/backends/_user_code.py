@@ -123,6 +123,6 @@ def find_class(module: ModuleType, class_name: str, path: Path) -> type[Model]:
         if isinstance(value, type) and issubclass(value, Model) and value.__module__ == module.__name__
     ]
     if len(classes) != 1:
-        names = ", ".join(cls.__name__ for cls in classes) or "none"
-        raise LoadError(f"{path}: expected one trioserve.Model, found {names}; say which with `class`")
+        found = f"{', '.join(cls.__name__ for cls in classes)}; say which with `class`" if classes else "none"
+        raise LoadError(f"{path}: expected one trioserve.Model, found {found}")
     return classes[0]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trioserve.backends._base import LoadError
-from trioserve.backends._model import Model, Tensor, model_name
+from trioserve.backends._model import Model, Tensor, class_fault, model_name
 from trioserve.backends._user_code import find_class, import_file
 
 
@@ -34,6 +34,8 @@ def main(argv: list[str]) -> int:
 def _answer(path: Path, class_name: str, args: dict[str, Any]) -> str:
     try:
         cls = find_class(import_file(path), class_name, path)
+        if fault := class_fault(cls):
+            return json.dumps({"error": fault})
         if misfit := _misfit(cls, args):
             return json.dumps({"key": "args", "error": misfit})
         return json.dumps({"table": class_table(cls)})

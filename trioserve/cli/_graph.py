@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from trioserve.backends import ELEMENT_TYPES, PACKED_INPUTS, PADDED_INPUTS
+from trioserve.cli._table import dtype_text
 from trioserve.config import ModelConfig, Problem, TensorConfig
 from trioserve_protocol import DType
 
@@ -83,4 +84,4 @@ def _difference(tensor: TensorConfig, value: _Value) -> str:
     )
     if fits and dtype is DType.parse(tensor.dtype):
         return ""
-    return f"{dtype.label if dtype else value.type} {sizes}"
+    return f"{dtype_text(dtype) if dtype else value.type} {sizes}"

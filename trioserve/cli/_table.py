@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trioserve_protocol import DType
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Lays rows out in columns.
@@ -39,3 +41,8 @@ def nbytes_text(nbytes: int) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def dtype_text(dtype: DType) -> str:
+    """A datatype as a `model.toml` says it: `f4`, `bool`, `bytes`."""
+    return dtype.names[0] if dtype in {DType.BOOL, DType.BYTES, DType.BF16} else dtype.names[-1]

@@ -70,7 +70,7 @@ def _check_models(root: Path) -> int:
         config, found = read_model(path)
         if config is not None:
             configs.append(config)
-            found += _deep_problems(config, str(path))
+            found += _deep_problems(config, str(path / "model.toml" if path.is_dir() else path))
         problems += found
         if config is None or found:
             print(*found, sep="\n", end="\n\n")

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from trioserve.cli import COMMANDS
 from trioserve.cli._table import table
 from trioserve.cli._waterfall import waterfall
 from trioserve.client import Inference, RequestClass, sync
-from trioserve.errors import TrioserveError
+from trioserve.errors import DeadlineExceeded, TrioserveError
 
 DEFAULT_URL = "tcp://127.0.0.1:7001"
 TIMEOUT_S = 60.0
@@ -41,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL", help="name of the model; `trioserve models URL` lists them")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"of the server (default {DEFAULT_URL})")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="a row of text")
     parser.add_argument("--npy", action="append", default=[], metavar="[NAME=]FILE", help="an array")
@@ -55,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--class", dest="priority", choices=classes, default="critical", help="(default critical)"
     )
     parser.add_argument(
-        "--deadline-ms", type=float, metavar="MS", help="time for it (default: the model's own)"
+        "--deadline-ms", type=float, metavar="MS", help=f"time for it (default {TIMEOUT_S * 1000:g})"
     )
     parser.add_argument("--output", choices=("json", "table"), default="json", help="(default json)")
     parser.add_argument("--explain", action="store_true", help="draw where the time went, on standard error")
@@ -69,6 +70,11 @@ def run(args: argparse.Namespace) -> int:
     except BadInput as error:
         print(f"trioserve infer: {error}", file=sys.stderr)
         return 2
+    except DeadlineExceeded as error:
+        # Two clocks end a call: the client's own says nothing that one could use here.
+        limit = f"{TIMEOUT_S:g} s" if args.deadline_ms is None else f"--deadline-ms {args.deadline_ms:g}"
+        print(f"trioserve infer: no answer within {limit} [{error.code.name.lower()}]", file=sys.stderr)
+        return 1
     except (TrioserveError, ValueError) as error:
         print(f"trioserve infer: {error}", file=sys.stderr)
         return 1
@@ -115,7 +121,8 @@ def _named(text: str, read: Any) -> tuple[str, object]:  # noqa: ANN401  a funct
 
 def _load(path: str) -> object:
     try:
-        return np.load(path, allow_pickle=False)
+        with Path(path).open("rb") as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise BadInput(f"--npy {path}: {error}") from None
 

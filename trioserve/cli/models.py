@@ -7,11 +7,12 @@ import sys
 from typing import Any
 
 from trioserve.cli import COMMANDS
-from trioserve.cli._table import nbytes_text, table
+from trioserve.cli._table import dtype_text, nbytes_text, table
 from trioserve.cli.check import signature_text
 from trioserve.client.sync import connect
 from trioserve.config import ConfigError, ModelConfig, load_repository
 from trioserve.errors import TrioserveError
+from trioserve_protocol import DType
 
 TIMEOUT_S = 5.0
 """Longest that a server may take to answer, in seconds."""
@@ -65,4 +66,9 @@ def _served_row(model: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _tensors(tensors: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{tensor['name']} {tensor['dtype']}{tensor['dims']}" for tensor in tensors)
+    return ", ".join(f"{tensor['name']} {_dtype(tensor['dtype'])}{tensor['dims']}" for tensor in tensors)
+
+
+def _dtype(name: str) -> str:
+    """A server names a datatype as the specification does; one that a newer server has stays as it is."""
+    return dtype_text(DType[name]) if name in DType.__members__ else name

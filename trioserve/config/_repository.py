@@ -123,7 +123,13 @@ def _with_class(
     if problems:
         return None, problems
     batching = {**said.pop("batching", {}), **table.get("batching", {})}
-    return _decode({**said, **table, "batching": batching}, file)
+    whole, problems = _decode({**said, **table, "batching": batching}, file)
+    if whole is not None:
+        hint = 'the class says them, for example {} = {{"x": trioserve.Tensor("f4", [-1, 128])}}'
+        for key in ("inputs", "outputs"):
+            if not getattr(whole, key):
+                problems.append(Problem(str(file), key, "at least one tensor", "nothing", hint.format(key)))
+    return (None, problems) if problems else (whole, [])
 
 
 def read_toml(file: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -149,7 +155,9 @@ def repository_problems(root: Path, paths: list[Path], configs: list[ModelConfig
     """
     if not paths:
         expected = f"folders with a {MODEL_FILE}, or Python files with a trioserve.Model"
-        return [Problem(str(root), "", expected, "an empty folder")]
+        names = sorted(entry.name for entry in root.iterdir())
+        given = f"a folder with {', '.join(names[:5])}" if names else "an empty folder"
+        return [Problem(str(root), "", expected, given)]
     expected = "a name and version that no other model of the repository has"
     hint = "give one of them another name or version"
     first: dict[tuple[str, int], ModelConfig] = {}

@@ -23,6 +23,7 @@ from trioserve_protocol import (
 )
 
 from ._bulk import admit_many, begin
+from ._columns import admit_columns, admit_run
 from ._lane import SPECIAL
 from ._text import TextLane
 
@@ -93,7 +94,7 @@ class Intake:
         session.taken += run.count
         session.last_rid = int(rids[-1])
         lane.stats.received += run.count
-        done, code = lane.admit_run(session, run, now_ns)
+        done, code = admit_run(lane, session, run, now_ns)
         if done < run.count:
             self._refuse_rest(session, lane, run, done, code)
 
@@ -112,7 +113,7 @@ class Intake:
             session.last_rid = rid
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
-        done, code = lane.admit_columns(indices, run, run.count, now_ns)
+        done, code = admit_columns(lane, indices, run, run.count, now_ns)
         body_nbytes = lane.body_nbytes
         for session in sessions[:done]:
             session.inflight += 1

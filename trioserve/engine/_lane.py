@@ -1,8 +1,7 @@
 """One model as the engine serves it: admission of its requests into slots, and the queue of those ready to run.
 
 This is the hottest code of the server. A request of one row costs one call of `Lane.admit`: a credit check, the
-permits, one copy of the payload into the slot of the batch being formed and four column cells. A run of them
-costs one call of `Lane.admit_run` and half a dozen vector operations.
+permits, one copy of the payload into the slot of the batch being formed and four column cells.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from trioserve.config import ModelConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
-    from trioserve_protocol import Infer, InferBegin, InferRun, Signature
+    from trioserve_protocol import Infer, InferBegin, Signature
 
     from ._arrival import Arrival
     from ._batch import Range
@@ -156,95 +155,6 @@ class Lane:
         session.inflight_nbytes += body_nbytes
         self.queue.push(slot, 1)
         return OK
-
-    def admit_run(self, session: Session, run: InferRun, now_ns: int) -> tuple[int, ErrorCode]:
-        """Admits the front of a run of plain requests with ascending ids that are not in flight.
-
-        Args:
-            session: where the run came from.
-            run: columns; its payload is read here and not kept.
-            now_ns: when the turn began that read it.
-
-        Returns:
-            How many were admitted, and why the others were not (OK if all were).
-        """
-        body_nbytes = self.body_nbytes
-        if run.payload.shape[1] != body_nbytes:
-            return 0, ErrorCode.INVALID_SIZE
-        allowed = min(run.count, session.credit(body_nbytes))
-        done, code = self.admit_columns(session.index, run, allowed, now_ns)
-        session.inflight += done
-        session.inflight_nbytes += done * body_nbytes
-        if done == allowed < run.count:
-            code = ErrorCode.CREDIT_EXCEEDED
-        return done, code
-
-    def admit_columns(
-        self, sessions: int | NDArray[np.uint32], run: InferRun, allowed: int, now_ns: int
-    ) -> tuple[int, ErrorCode]:
-        """Admits the front of a run, as far as permits and slots go; sizes, ids and credit have been checked.
-
-        Args:
-            sessions: index of the session, or u32[run.count] of each request's. Their accounts are the caller's.
-            run: plain requests.
-            allowed: how many of them the credit admits.
-            now_ns: when the turn began that read it.
-
-        Returns:
-            How many were admitted, and why the others of `allowed` were not.
-        """
-        body_nbytes = self.body_nbytes
-        if self.closed_code:
-            return 0, self.closed_code
-        admitted = self.gate.admit_run(allowed, body_nbytes)
-        deadlines_ns, earliest_ns = self._deadlines_of(run, now_ns)
-        done = 0
-        while done < admitted:
-            first, count = self.slots.lease_run(admitted - done)
-            if not count:
-                raise AssertionError("there are fewer slots than permits: this is a bug")
-            self._fill_run(sessions, run, done, first, count, deadlines_ns=deadlines_ns, now_ns=now_ns)
-            done += count
-        if done:
-            self.next_deadline_ns = min(self.next_deadline_ns, earliest_ns)
-        return done, OK if done == allowed else ErrorCode.SHED
-
-    def _deadlines_of(self, run: InferRun, now_ns: int) -> tuple[int | NDArray[np.int64], int]:
-        """Deadlines of a run, one number where all are the same, and the earliest of them."""
-        timeouts_us = run.timeouts_us
-        if timeouts_us.tobytes() == timeouts_us[:1].tobytes() * run.count:
-            same_ns = now_ns + (int(timeouts_us[0]) * 1000 or self.default_deadline_ns)
-            return same_ns, same_ns
-        deadlines_ns = timeouts_us.astype(np.int64) * 1000
-        deadlines_ns[deadlines_ns == 0] = self.default_deadline_ns
-        deadlines_ns += now_ns
-        return deadlines_ns, int(deadlines_ns.min())
-
-    def _fill_run(
-        self,
-        sessions: int | NDArray[np.uint32],
-        run: InferRun,
-        done: int,
-        first: int,
-        count: int,
-        *,
-        deadlines_ns: int | NDArray[np.int64],
-        now_ns: int,
-    ) -> None:
-        """Rows `done` to `done + count` of a run into slots `first` on."""
-        slots, end, upto = self.slots, first + count, done + count
-        offset = 0
-        for rows in self.slab.input_bytes:
-            nbytes = rows.shape[1]
-            rows[first:end] = run.payload[done:upto, offset : offset + nbytes]
-            offset += pad8(nbytes)
-        slots.rids[first:end] = run.rids[done:upto]
-        slots.sessions[first:end] = sessions if isinstance(sessions, int) else sessions[done:upto]
-        slots.deadlines_ns[first:end] = (
-            deadlines_ns if isinstance(deadlines_ns, int) else deadlines_ns[done:upto]
-        )
-        slots.readies_ns[first:end] = now_ns
-        self.queue.push(first, count)
 
     def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
         """Admits one whole INFER of any number of rows and any flags; see `admit`."""

@@ -127,7 +127,7 @@ class Stage(ABC, Generic[L, W]):
         try:
             link.send_nowait(batch)
         except WorkerLost as error:
-            self.lose(str(error))
+            self.lose(error.message)
 
     def collect(self, now_ns: int) -> None:
         """Takes all finished work off the link. Also notices the loss of a worker that had nothing to do."""
@@ -135,7 +135,7 @@ class Stage(ABC, Generic[L, W]):
             try:
                 result = link.receive_nowait()
             except WorkerLost as error:
-                self.lose(str(error))
+                self.lose(error.message)
                 return
             if result is None:
                 return

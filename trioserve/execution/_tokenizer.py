@@ -43,7 +43,9 @@ def load_tokenizer(config: ModelConfig, slab: Slab) -> TokenizerRunner:
     try:
         library: Any = importlib.import_module("tokenizers")
     except ImportError as error:
-        raise LoadError(f"{config.name}: a text model needs the package tokenizers: {error}") from error
+        raise LoadError(
+            f"{config.name}: a text model needs the package tokenizers (the extra trioserve[tokenizers]): {error}"
+        ) from error
     if not path.is_file():
         raise LoadError(f"{path}: no such file")
     verify_sha256(path, settings.sha256)

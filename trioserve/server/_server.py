@@ -162,7 +162,8 @@ class Server:
                 # would stop the loop for tens of milliseconds.
                 gc.collect()
                 gc.freeze()
-                log.info("server_ready", addresses=self.addresses, pid=os.getpid())
+                names = [model.name for model in self.models]
+                log.info("server_ready", addresses=self.addresses, models=names, pid=os.getpid())
                 task_status.started(self.addresses)
                 await self._draining.wait()
                 accepting.cancel_scope.cancel()

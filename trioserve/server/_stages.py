@@ -75,7 +75,12 @@ class StageKeeper:
                 self._stage.lose("the server stops")
 
         info: ReadyInfo = await nursery.start(supervise)
-        faults = [f"{model.name}: {model.error}" for model in info.models if model.error]
+        # Most reasons name the model already.
+        faults = [
+            f"{model.name}: {model.error.removeprefix(f'{model.name}: ')}"
+            for model in info.models
+            if model.error
+        ]
         if faults:
             raise LoadError("; ".join(faults))
 

@@ -1,9 +1,20 @@
 """What tests of models and backends are written with; shipped, so that whoever extends trioserve can use it too.
 
-`BackendContract` is subclassed in a test module of pytest's, but does not import pytest.
+`BackendContract` is subclassed in a test module of pytest's, but does not import pytest. A `ConnectionGroup` over a
+`MemoryNetwork`, with a `MemoryWorker`, is a server without sockets, processes and real time.
 """
 
 from trioserve.testing._contract import BackendContract
 from trioserve.testing._fake_backend import FakeBackend, FakeModelError
+from trioserve.testing._memory_network import MemoryClient, MemoryNetwork, MemorySocket
+from trioserve.testing._memory_worker import MemoryWorker
 
-__all__ = ["BackendContract", "FakeBackend", "FakeModelError"]
+__all__ = [
+    "BackendContract",
+    "FakeBackend",
+    "FakeModelError",
+    "MemoryClient",
+    "MemoryNetwork",
+    "MemorySocket",
+    "MemoryWorker",
+]

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class BackendContract(ABC):
     """Subclass it in a test module as `TestMyBackend` and say which model to load; pytest runs the rest.
 
-        class TestMyBackend(BackendContract):
-            def make_backend(self):
-                return MyBackend()
+    ```python
+    class TestMyBackend(BackendContract):
+        def make_backend(self):
+            return MyBackend()
 
-            def make_context(self):
-                return LoadContext(config, signature)
+        def make_context(self):
+            return LoadContext(config, signature)
+    ```
 
     The model should compute something that differs from row to row.
     """

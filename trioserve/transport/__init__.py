@@ -4,5 +4,15 @@ from __future__ import annotations
 
 from ._group import ConnectionGroup
 from ._listen import Listener, listen_tcp, listen_unix
+from ._poller import GONE, READABLE, WRITABLE, Poller
 
-__all__ = ["ConnectionGroup", "Listener", "listen_tcp", "listen_unix"]
+__all__ = [
+    "GONE",
+    "READABLE",
+    "WRITABLE",
+    "ConnectionGroup",
+    "Listener",
+    "Poller",
+    "listen_tcp",
+    "listen_unix",
+]

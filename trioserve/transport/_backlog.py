@@ -24,17 +24,19 @@ class Backlog:
     Ownership: what is kept is copied, so the slots it came from are free when the turn ends.
     """
 
-    __slots__ = ("_pieces", "_urgent", "nbytes")
+    __slots__ = ("_pieces", "_sending", "_urgent", "nbytes")
 
     def __init__(self) -> None:
         self._pieces: deque[memoryview] = deque()
         self._urgent: deque[memoryview] = deque()
+        self._sending = self._pieces
+        """The one of both whose first entry is being sent."""
         self.nbytes = 0
 
     @property
     def head(self) -> memoryview:
         """What is to be sent next; the backlog must not be empty."""
-        return self._pieces[0]
+        return self._sending[0]
 
     def keep(self, data: Buffer, sent: int = 0) -> None:
         """Enters frames.
@@ -47,8 +49,8 @@ class Backlog:
         self.nbytes += len(data) - sent
 
     def keep_urgent(self, data: bytes) -> None:
-        """Enters small frames that pass all frames but the one being sent."""
-        if not self._pieces:
+        """Enters small frames that pass all frames but the one being sent, and small ones that came before."""
+        if not self.nbytes:
             raise AssertionError("an urgent frame with nothing to pass: this is a bug")
         self._urgent.append(memoryview(data))
         self.nbytes += len(data)
@@ -56,12 +58,12 @@ class Backlog:
     def advance(self, sent: int) -> None:
         """Notes that the first `sent` bytes of `head` have left."""
         self.nbytes -= sent
-        if sent < len(self._pieces[0]):
-            self._pieces[0] = self._pieces[0][sent:]
+        sending = self._sending
+        if sent < len(sending[0]):
+            sending[0] = sending[0][sent:]
             return
-        self._pieces.popleft()
-        while self._urgent:
-            self._pieces.appendleft(self._urgent.pop())
+        sending.popleft()
+        self._sending = self._urgent or self._pieces
 
 
 def _pieces_of(data: memoryview, sent: int) -> Iterator[memoryview]:

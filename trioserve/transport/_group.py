@@ -169,15 +169,15 @@ class ConnectionGroup:
 
         Cancellation: every connection is closed and its requests are cancelled.
         """
-        engine, ready = self._engine, self._reader.ready
+        engine, ready, served = self._engine, self._reader.ready, self._served
         poll, now_ns = self._poller.poll, self._clock.now_ns
         task_status.started()
         yielded_ns = now_ns()
         try:
             while True:  # noqa: ASYNC913 - sleeps when idle, and gives way when its time is over
                 turn_ns = now_ns()
-                if turn_ns - yielded_ns > self._turn_ns:
-                    # Before the poll: others may close and open descriptors meanwhile.
+                if served or ready or turn_ns - yielded_ns > self._turn_ns:
+                    # The last turn's budget is spent. Before the poll: others may close and open descriptors meanwhile.
                     await trio.lowlevel.checkpoint()
                     yielded_ns = turn_ns = now_ns()
                 events = poll(0, MAX_EVENTS)

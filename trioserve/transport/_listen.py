@@ -150,7 +150,10 @@ async def listen_tcp(host: str, port: int, backlog: int) -> list[Listener]:
     Raises:
         OSError: the host is unknown or an address is taken; then nothing is left open.
     """
-    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise _cannot_listen(error, f"tcp://{host}:{port}") from error
     addresses: list[tuple[int, Any]] = [(family, address) for family, _, _, _, address in found]
     for _ in range(PORT_TRIES - 1):
         try:
@@ -170,17 +173,27 @@ def _bind_all(addresses: Sequence[tuple[int, Any]], port: int, backlog: int) -> 
             try:
                 sock = _bound(family, (address[0], port, *address[2:]))
             except OSError as error:
+                failure = _cannot_listen(error, f"tcp://{_shown(family, address[0])}:{port}")
                 if error.errno not in _NOT_HERE:
-                    raise
-                missing = error  # `localhost` on a machine without IPv6, say
+                    raise failure from error
+                missing = failure  # `localhost` on a machine without IPv6, say
                 continue
             port = sock.getsockname()[1]
-            shown = f"[{address[0]}]" if family == socket.AF_INET6 else address[0]
-            listeners.append(opened.enter_context(Listener(sock, f"tcp://{shown}:{port}", backlog)))
+            url = f"tcp://{_shown(family, address[0])}:{port}"
+            listeners.append(opened.enter_context(Listener(sock, url, backlog)))
         if missing is not None and not listeners:
             raise missing
         opened.pop_all()
     return listeners
+
+
+def _shown(family: int, host: str) -> str:
+    return f"[{host}]" if family == socket.AF_INET6 else host
+
+
+def _cannot_listen(error: OSError, url: str) -> OSError:
+    """The same error with words that say where."""
+    return type(error)(error.errno, f"cannot listen on {url}: {error.strerror or error}")
 
 
 def _bound(family: int, address: tuple[str | int, ...]) -> socket.socket:
@@ -211,8 +224,10 @@ def listen_unix(path: str, backlog: int) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.bind(str(file))
-    except BaseException:
+    except BaseException as error:
         sock.close()
+        if isinstance(error, OSError):
+            raise _cannot_listen(error, f"unix://{file}") from error
         raise
     return Listener(sock, f"unix://{file}", backlog, file)
 

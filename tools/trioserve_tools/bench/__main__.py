@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -20,6 +20,7 @@ from trioserve_tools.bench._client import LoadFailed, load_client
 from trioserve_tools.bench._figures import Figure, PartResult
 from trioserve_tools.bench._memory import measure_memory
 from trioserve_tools.bench._minilm import measure_minilm
+from trioserve_tools.bench._page import updated
 from trioserve_tools.bench._report import environment, figures_report, heading, part_report, record
 from trioserve_tools.bench._scenarios import SCENARIOS, Setting
 from trioserve_tools.bench._subjects import SubjectFailed
@@ -45,28 +46,41 @@ def main(argv: list[str] | None = None) -> int:
     date = dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%d")
     facts = environment(setting)
     print(heading(facts, date), flush=True)
-    parts: list[PartResult] = []
-    try:
-        trio.run(_measure_all, args.only or list(PARTS), setting, parts)
-    except* FAILURES as group:
-        for failure in _leaves(group):
-            print(f"bench: {failure}", file=sys.stderr)
+    parts = trio.run(_measure_all, args.only or list(PARTS), setting)
     figures = [figure for part in parts for figure in part.figures]
     print(f"\n{figures_report(figures)}")
-    if args.json:
-        command = shlex.join(["python", "-m", "trioserve_tools.bench", *(argv or sys.argv[1:])])
-        args.json.write_text(json.dumps(record(parts, facts, date=date, command=command), indent=1) + "\n")
+    _write(args, parts, facts, date)
     complete = len(parts) == len(args.only or PARTS)
     return 0 if complete and not (args.threshold and _misses(figures)) else 1
 
 
-async def _measure_all(names: Sequence[str], setting: Setting, parts: list[PartResult]) -> None:
-    """Measures part after part, and prints each as soon as it is known."""
+async def _measure_all(names: Sequence[str], setting: Setting) -> list[PartResult]:
+    """Measures part after part and prints each as soon as it is known; what cannot be measured is left out."""
+    parts: list[PartResult] = []
     for name in names:
-        setting.progress(f"{name}")
-        part = await PARTS[name](setting)
-        parts.append(part)
-        print(f"\n{part_report(part)}", flush=True)
+        setting.progress(name)
+        try:
+            part = await PARTS[name](setting)
+        except* FAILURES as group:
+            for failure in _leaves(group):
+                print(f"bench: {name}: {failure}", file=sys.stderr)
+        else:
+            parts.append(part)
+            print(f"\n{part_report(part)}", flush=True)
+    return parts
+
+
+def _write(args: argparse.Namespace, parts: Sequence[PartResult], facts: dict[str, Any], date: str) -> None:
+    length = f"--seconds {args.seconds:g} --repeat {args.repeat}"
+    if args.json:
+        only = [word for part in parts for word in ("--only", part.name)]
+        command = shlex.join(["python", "-m", "trioserve_tools.bench", *only, *length.split()])
+        text = json.dumps(record(parts, facts, date=date, command=command), indent=1)
+        args.json.write_text(f"{text}\n")
+    if args.page:
+        machine = f"{facts['cpus']} CPUs, Python {facts['python']}"
+        page = updated(args.page.read_text(), parts, date=date, machine=machine, length=length)
+        args.page.write_text(page)
 
 
 def _misses(figures: Sequence[Figure]) -> bool:
@@ -86,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"one of {', '.join(PARTS)}; repeatable",
     )
     add("--threshold", action="store_true", help="fail if a figure misses its target")
+    add("--page", type=Path, metavar="FILE", help="renew the rows of the table of figures in that page")
     add("--json", type=Path, metavar="FILE", help="write every sample there")
     add(
         "--peer",

@@ -9,6 +9,7 @@ times that of the client in C: where both can run, the other one's figures count
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import resource
 import select
@@ -53,12 +54,14 @@ class Load:
 
     Args:
         plan: What is sent and expected.
-        port: Of the server, on this machine.
         connections: How many.
         outstanding: Requests that are unanswered on each.
+
+    Raises:
+        ValueError: The plan does not allow so many outstanding ones.
     """
 
-    def __init__(self, plan: Plan, port: int, connections: int, outstanding: int) -> None:
+    def __init__(self, plan: Plan, connections: int, outstanding: int) -> None:
         if plan.kind != "frames" and outstanding > 1:
             raise ValueError("only frames can be multiplexed")
         self._plan: Final = plan
@@ -76,16 +79,46 @@ class Load:
                 :, 0
             ]
             self._out_ids[:] = ids
-        self._links: Final = [self._open(number, port) for number in range(connections)]
-        self._by_fd: Final = {link.sock.fileno(): link for link in self._links}
+        self._links: Final[list[Link]] = []
+        self._by_fd: Final[dict[int, Link]] = {}
         self._epoll: Final = select.epoll()
-        for fd in self._by_fd:
-            self._epoll.register(fd, select.EPOLLIN)
         self._latencies_ns: list[npt.NDArray[np.int64]] = []
         self._answered = 0
 
+    def connect(self, port: int) -> None:
+        """Opens the connections.
+
+        Args:
+            port: Of a server on this machine.
+
+        Raises:
+            BadReply: The server refuses the preamble.
+            OSError: There is no server.
+        """
+        for number in range(len(self._ids)):
+            link = self._open(number, port)
+            self._links.append(link)
+            self._by_fd[link.sock.fileno()] = link
+            self._epoll.register(link.sock, select.EPOLLIN)
+
+    def close(self) -> None:
+        """Closes them."""
+        for link in self._links:
+            link.sock.close()
+        self._epoll.close()
+
     def _open(self, number: int, port: int) -> Link:
         sock = socket.create_connection(("127.0.0.1", port))
+        nbytes = 65_536 + self._outstanding * self._plan.reply_nbytes
+        link = Link(number, sock, memoryview(bytearray(nbytes)))
+        try:
+            self._greet(sock)
+        except BaseException:
+            sock.close()
+            raise
+        return link
+
+    def _greet(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._plan.preamble:
             sock.sendall(self._plan.preamble)
@@ -94,8 +127,6 @@ class Load:
             if w0 == W0_ERROR:
                 raise BadReply(f"preamble: status {status & 255}.{status >> 8}")
         sock.settimeout(0)
-        nbytes = 65_536 + self._outstanding * self._plan.reply_nbytes
-        return Link(number, sock, memoryview(bytearray(nbytes)))
 
     def run(self, warmup_s: float, seconds: float) -> dict[str, Any]:
         """Loads the server; returns the record that is printed.
@@ -187,7 +218,8 @@ class Load:
             if (heads["w0"] != W0_RESULT).any() or (heads["body"] != nbytes - HEADER_NBYTES).any():
                 raise BadReply("a reply that is not the expected RESULT")
             places = ((heads["rid"] - np.uint64(1)) % np.uint64(self._outstanding)).astype(np.intp)
-            if (self._ids[links, places] != heads["rid"]).any():
+            again = np.bincount(links * self._outstanding + places).max() > 1
+            if again or (self._ids[links, places] != heads["rid"]).any():
                 raise BadReply("a reply whose id is not in flight on its connection")
             replies = replies[:, HEADER_NBYTES:]
         if plan.expected.shape[1]:
@@ -283,8 +315,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True)
     args = parser.parse_args(argv)
     try:
-        load = Load(Plan.read(args.plan), args.port, args.connections, args.outstanding)
-        record = load.run(args.warmup, args.seconds)
+        load = Load(Plan.read(args.plan), args.connections, args.outstanding)
+        with contextlib.closing(load):
+            load.connect(args.port)
+            record = load.run(args.warmup, args.seconds)
     except (BadReply, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

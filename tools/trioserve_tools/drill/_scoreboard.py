@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
+from trioserve_tools import markdown_table
+
 from ._drill import Drill, Finding
 
 _HEAD: Final = """\
@@ -39,7 +41,8 @@ class Row:
     command: str
 
 
-_COLUMNS: Final = [column.name for column in fields(Row)]
+_FIELDS: Final = [column.name for column in fields(Row)]
+_COLUMNS: Final = [name.replace("_", " ") for name in _FIELDS]
 
 
 def blank_row(drill: Drill) -> Row:
@@ -69,25 +72,14 @@ def failed_row(drill: Drill, reason: str, verdict: str, *, seed: int, date: str,
 
 def render(rows: Sequence[Row]) -> str:
     """The page."""
-    lines = [_line([name.replace("_", " ") for name in _COLUMNS]), _line(["---"] * len(_COLUMNS))]
-    lines += [_line([getattr(row, name) for name in _COLUMNS]) for row in rows]
-    return _HEAD + "\n".join(lines) + "\n"
+    return _HEAD + markdown_table.render(_COLUMNS, [[getattr(row, name) for name in _FIELDS] for row in rows])
 
 
 def parse(page: str) -> dict[str, Row]:
-    """The rows of a page that `render` made, by drill; lines that are no rows are passed over."""
-    found = {}
-    for line in page.splitlines():
-        cells = [cell.strip().replace("\\|", "|") for cell in line.strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == len(_COLUMNS) and cells[0] not in ("drill", "---"):
-            found[cells[0]] = Row(*cells)
-    return found
+    """The rows of a page that `render` made, by drill."""
+    return {cells[0]: Row(*cells) for cells in markdown_table.parse(_COLUMNS, page)}
 
 
 def merged(drills: Sequence[Drill], old: Mapping[str, Row], new: Mapping[str, Row]) -> list[Row]:
     """A row for every drill: the new one, else the old one, else a blank one."""
     return [new.get(drill.name) or old.get(drill.name) or blank_row(drill) for drill in drills]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"

@@ -48,8 +48,8 @@ def parse_hex(text: str) -> bytes:
         code = line.partition("#")[0]
         try:
             parts.append(bytes.fromhex(code))
-        except ValueError as error:
-            raise BadDescription(f"line {number}: {error}") from None
+        except ValueError:
+            raise BadDescription(f"line {number}: expected bytes in hex, got {code.strip()[:60]!r}") from None
     return b"".join(parts)
 
 
@@ -57,13 +57,17 @@ def parse_json(text: str) -> Iterator[dict[str, Any]]:
     """Return the descriptions in a text: JSON objects one after the other, or an array of them.
 
     Raises:
-        ValueError: it is no JSON.
-        BadDescription: it holds something else than objects.
+        BadDescription: it is no JSON, or holds something else than objects.
     """
     decoder = json.JSONDecoder()
     text = text.strip()
     while text:
-        value, end = decoder.raw_decode(text)
+        try:
+            value, end = decoder.raw_decode(text)
+        except ValueError as error:
+            raise BadDescription(
+                f"expected a JSON object for each frame, got {text[:60]!r}: {error}"
+            ) from None
         text = text[end:].lstrip()
         for described in value if isinstance(value, list) else [value]:
             if not isinstance(described, dict):

@@ -42,7 +42,7 @@ def parse_tensor(text: str) -> Tensor:
         raise AssertionError("the pattern takes any text: this is a bug")
     name, dtype, value = match["name"] or "", match["dtype"], match["value"]
     if value.endswith(".npy"):
-        array = np.load(Path(value), allow_pickle=False)
+        array = _load(value)
         return from_values(array if dtype is None else array.astype(DType.parse(dtype).numpy), name=name)
     try:
         decoded = json.loads(value)
@@ -71,6 +71,16 @@ def from_values(values: Any, *, name: str = "", dtype: str | None = None) -> Ten
     if array.dtype.kind not in "biuf":
         raise ValueError(f"no tensor can be made of {array.dtype}: rows of one length, numbers or texts")
     return Tensor(name, kind, array.shape, np.ascontiguousarray(array, kind.numpy).tobytes())
+
+
+def _load(path: str) -> npt.NDArray[Any]:
+    """Read a `.npy` file, and no other kind that `np.load` would take or advise to unpickle."""
+    try:
+        with Path(path).open("rb") as stream:
+            array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return array
 
 
 def from_texts(texts: list[str], *, name: str = "") -> Tensor:
