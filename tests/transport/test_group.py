@@ -333,3 +333,26 @@ async def test_a_cancelled_request_inside_a_batch_leaves_a_ghost_until_the_batch
         await trio.sleep(0.1)
         server.assert_at_rest()
         assert len(client.outcomes()) == 1
+
+
+async def test_completions_do_not_wait_behind_a_crowd(autojump_clock: MockClock) -> None:
+    """More connections are ready than one poll reports, and they come before the worker in its list."""
+    async with virtual_server(ServerLimits(turn_frames=32)) as server:
+        client = server.connect()
+        client.send(infer(1, row(1)))
+        await wait_all_tasks_blocked()
+        crowd = [server.connect(bound=False) for _ in range(600)]
+        server.network.unregister(server.worker.fileno())
+        server.network.register(server.worker.fileno(), 1)
+        await trio.sleep(0.01)
+        for other in crowd:
+            other.send(*(ping_frame(rid) for rid in range(1, 4)))
+        client.send(infer(2, row(2)))
+        autojump_clock.jump(0.01)
+        turns = 0
+        while len(client.outcomes()) < 2:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+            autojump_clock.jump(0.001)
+        assert turns < 40
+        assert not all(other.read() for other in crowd)

@@ -250,3 +250,17 @@ async def test_accepting_rests_when_there_is_no_descriptor_left(monkeypatch: pyt
                 client.close()
             nursery.cancel_scope.cancel()
     assert not failures
+
+
+async def test_who_was_connected_when_accepting_ended_is_still_served() -> None:
+    """As far as its kernel knows the client is connected: a reset would look like a failure of the server."""
+    [listener] = await listen_tcp("127.0.0.1", 0, 8)
+    served: list[socket.socket] = []
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, served.append)
+            clients = [socket.create_connection(("127.0.0.1", port_of(listener))) for _ in range(5)]
+            nursery.cancel_scope.cancel()
+    assert len(served) == 5
+    for sock in (*served, *clients):
+        sock.close()
