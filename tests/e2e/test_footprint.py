@@ -79,7 +79,7 @@ def test_memory_of_a_crowd_of_idle_connections(server: ServerProcess) -> None:
 
 
 def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 def test_nothing_is_left_after_the_server_was_killed() -> None:

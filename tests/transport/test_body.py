@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ IMAGE_NBYTES = 602_112
 
 
 @pytest.fixture
-def wire(server: ServerProcess) -> Wire:
+def wire(server: ServerProcess) -> Iterator[Wire]:
     with server.connect() as wire:
         yield wire
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def wire(server: ServerProcess) -> Wire:
+def wire(server: ServerProcess) -> Iterator[Wire]:
     with server.connect() as wire:
         yield wire
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,13 @@ from trioserve.transport import _listen as module
 
 @pytest.fixture(autouse=True)
 def _no_descriptor_is_left() -> Iterator[None]:
-    before = os.listdir("/proc/self/fd")
+    before = open_fds()
     yield
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert open_fds() == before
+
+
+def open_fds() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def port_of(listener: Listener) -> int:
@@ -70,7 +73,7 @@ async def test_an_unknown_host() -> None:
         await listen_tcp("no such host.invalid", 0, 8)
 
 
-async def test_an_address_that_this_machine_does_not_have_is_left_out_if_there_is_another(
+def test_an_address_that_this_machine_does_not_have_is_left_out_if_there_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = module._bound
@@ -215,12 +218,14 @@ async def test_connections_are_set_up_for_small_frames_and_vanished_peers() -> N
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             await nursery.start(listener.run, send.send_nowait)
-            with socket.create_connection(("127.0.0.1", port_of(listener))):
-                with await receive.receive() as served:
-                    assert not served.getblocking()
-                    assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-                    assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                    assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            with (
+                socket.create_connection(("127.0.0.1", port_of(listener))),
+                await receive.receive() as served,
+            ):
+                assert not served.getblocking()
+                assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
             nursery.cancel_scope.cancel()
 
 
@@ -245,3 +250,17 @@ async def test_accepting_rests_when_there_is_no_descriptor_left(monkeypatch: pyt
                 client.close()
             nursery.cancel_scope.cancel()
     assert not failures
+
+
+async def test_who_was_connected_when_accepting_ended_is_still_served() -> None:
+    """As far as its kernel knows the client is connected: a reset would look like a failure of the server."""
+    [listener] = await listen_tcp("127.0.0.1", 0, 8)
+    served: list[socket.socket] = []
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, served.append)
+            clients = [socket.create_connection(("127.0.0.1", port_of(listener))) for _ in range(5)]
+            nursery.cancel_scope.cancel()
+    assert len(served) == 5
+    for sock in (*served, *clients):
+        sock.close()

@@ -195,3 +195,15 @@ def test_a_finished_client_is_looked_at_when_it_has_got_something(
 def test_shutting_down_a_broken_connection_is_no_error(peer: Peer, kernel: Kernel) -> None:
     peer.shut_down()
     assert kernel.shut_down == 1
+
+
+def test_a_name_for_the_log(peer: Peer, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peer.name == "unix"
+    monkeypatch.setattr(kernel, "getpeername", lambda: ("127.0.0.1", 5))
+    assert peer.name == "('127.0.0.1', 5)"
+
+    def gone() -> object:
+        raise OSError(107, "not connected")
+
+    monkeypatch.setattr(kernel, "getpeername", gone)
+    assert peer.name == "disconnected, descriptor 7"

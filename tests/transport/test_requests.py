@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -38,7 +40,7 @@ WORKED_FRAME = bytes.fromhex(
 
 
 @pytest.fixture
-def wire(server: ServerProcess) -> Wire:
+def wire(server: ServerProcess) -> Iterator[Wire]:
     with server.connect() as wire:
         yield wire
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +15,7 @@ from trioserve.transport._timerfd import NEVER_NS, TimerFd
 
 
 @pytest.fixture
-def timer() -> TimerFd:
+def timer() -> Iterator[TimerFd]:
     made = TimerFd()
     yield made
     made.close()

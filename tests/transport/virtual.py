@@ -82,7 +82,7 @@ class VirtualServer:
 
     def start_worker(self) -> None:
         self.worker = MemoryWorker(self.network, self.slabs, infer=double, service_ns=self.service_ns)
-        self.executor.attach(self.worker)  # type: ignore[arg-type]
+        self.executor.attach(self.worker)
         self.group.watch_stage(self.worker.fileno(), self.executor.collect)
         self.group.settle()
 

@@ -66,7 +66,8 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Time a connection may stay above `output_soft_nbytes` before it is closed, in seconds."""
 
     output_hard_nbytes: Nbytes = 16 * MIB
-    """Unsent reply bytes at which a connection is closed at once."""
+    """Unsent reply bytes at which a connection is closed at once. A client that was below `output_soft_nbytes` may be
+    owed more by one batch, however large its results are."""
 
     output_total_nbytes: Nbytes = 256 * MIB
     """Unsent reply bytes of all connections together; past it the connection that holds most is closed."""
@@ -109,7 +110,7 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     stop_grace_s: Seconds = 5.0
     """Time a worker may take to finish once it has been told to, in seconds; then it is killed."""
 
-    restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.5
+    restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.1
     """Pause before a worker that died is started anew, in seconds."""
 
 

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -158,14 +158,11 @@ class Server:
                 for listener in listeners:
                     await accepting.start(listener.run, group.add)
                 self.addresses = tuple(listener.address for listener in listeners)
-                # What is alive now stays alive: no collection needs to look at it again. A full collection of it
-                # would stop the loop for tens of milliseconds.
-                gc.collect()
-                gc.freeze()
-                names = [model.name for model in self.models]
-                log.info("server_ready", addresses=self.addresses, models=names, pid=os.getpid())
-                task_status.started(self.addresses)
-                await self._draining.wait()
+                with _frozen_memory():
+                    names = [model.name for model in self.models]
+                    log.info("server_ready", addresses=self.addresses, models=names, pid=os.getpid())
+                    task_status.started(self.addresses)
+                    await self._draining.wait()
                 accepting.cancel_scope.cancel()
             await self._finish(engine, group)
             connections.cancel_scope.cancel()
@@ -184,6 +181,21 @@ class Server:
         with trio.move_on_after(FAREWELL_S):
             await group.wait_empty()
         log.info("server_stopped")
+
+
+@contextlib.contextmanager
+def _frozen_memory() -> Iterator[None]:
+    """What is alive now stays alive: no collection looks at it again for the time of the block.
+
+    A full collection of it would stop the loop for tens of milliseconds. Afterwards it is garbage like any other, the
+    slabs' memory with it.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _check_names(models: Sequence[ModelConfig]) -> None:

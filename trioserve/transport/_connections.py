@@ -194,7 +194,7 @@ class Connections:
         if isinstance(error, OSError):
             self.doom(peer, "disconnected")
             return
-        log.error("connection_failed", fd=peer.fd, exc_info=error)
+        log.error("connection_failed", client=peer.name, exc_info=error)
         if peer.lingers_until_ns:
             self.doom(peer, "server bug")
         else:

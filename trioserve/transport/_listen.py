@@ -88,15 +88,24 @@ class Listener:
         with self:
             self._sock.listen(self._backlog)
             task_status.started()
-            while True:
-                await trio.lowlevel.wait_readable(self._sock)
-                try:
-                    _accept_burst(self._sock, serve)
-                except OSError as error:
-                    if error.errno not in _EXHAUSTED:
-                        raise
-                    log.warning("accept_paused", reason=error.strerror, pause_s=EXHAUSTED_PAUSE_S)
-                    await trio.sleep(EXHAUSTED_PAUSE_S)
+            try:
+                await self._accept(serve)
+            finally:
+                # Who is connected as far as the kernel is concerned is told that the server stops, not reset.
+                with contextlib.suppress(OSError):
+                    for _ in range(1 + self._backlog // ACCEPT_BURST):
+                        _accept_burst(self._sock, serve)
+
+    async def _accept(self, serve: Callable[[socket.socket], None]) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._sock)
+            try:
+                _accept_burst(self._sock, serve)
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                log.warning("accept_paused", reason=error.strerror, pause_s=EXHAUSTED_PAUSE_S)
+                await trio.sleep(EXHAUSTED_PAUSE_S)
 
     def close(self) -> None:
         """Closes the socket and removes its file, unless that is another server's by now. Idempotent."""
@@ -224,11 +233,9 @@ def listen_unix(path: str, backlog: int) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.bind(str(file))
-    except BaseException as error:
+    except OSError as error:
         sock.close()
-        if isinstance(error, OSError):
-            raise _cannot_listen(error, f"unix://{file}") from error
-        raise
+        raise _cannot_listen(error, f"unix://{file}") from error
     return Listener(sock, f"unix://{file}", backlog, file)
 
 

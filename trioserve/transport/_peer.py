@@ -155,6 +155,14 @@ class Peer:
         """Events that the group has asked for."""
 
     @property
+    def name(self) -> str:
+        """Who it is, for the log: address and port, or as much as is known."""
+        try:
+            return str(self.sock.getpeername() or "unix")
+        except OSError:
+            return f"disconnected, descriptor {self.fd}"
+
+    @property
     def is_paused(self) -> bool:
         """Whether nothing is taken from it for now: it sent too many control frames, or does not read its replies."""
         return self.control_tokens < 0 or bool(self.backlog_since_ns)
