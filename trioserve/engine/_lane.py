@@ -278,20 +278,24 @@ class Lane:
             free_ns: when the executor is expected to be free.
             now_ns: the time of the event.
         """
-        head = self.queue.head
         service = self.service
-        announced = self.announced_rows
-        return QueueView(
-            queued_rows=self.queue.rows,
-            max_rows=self.max_rows,
-            oldest_ready_ns=self.slots.ready_ns[head],
-            head_deadline_ns=self._head_deadline_ns() if announced else NEVER_NS,
-            announced_rows=announced,
-            announced_eta_ns=self._announced_eta_ns(now_ns) if announced else NEVER_NS,
-            last_completion_ns=self.last_completion_ns,
-            free_ns=free_ns,
-            fixed_ns=service.scale * service.fixed_ns,
-            per_row_ns=service.scale * service.per_unit_ns * self.units_per_row,
+        oldest_ready_ns = self.slots.ready_ns[self.queue.head]
+        announced_rows = self.announced_rows
+        head_deadline_ns = self._head_deadline_ns() if announced_rows else NEVER_NS
+        announced_eta_ns = self._announced_eta_ns(now_ns) if announced_rows else NEVER_NS
+        fixed_ns = service.scale * service.fixed_ns
+        per_row_ns = service.scale * service.per_unit_ns * self.units_per_row
+        return QueueView(  # by position: names cost 0.6 us, a tenth of a decision
+            self.queue.rows,
+            self.max_rows,
+            oldest_ready_ns,
+            head_deadline_ns,
+            announced_rows,
+            announced_eta_ns,
+            self.last_completion_ns,
+            free_ns,
+            fixed_ns,
+            per_row_ns,
         )
 
     def _head_deadline_ns(self) -> int:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trioserve_protocol import CutReason, ErrorCode
 
 if TYPE_CHECKING:
@@ -44,8 +42,10 @@ class LaneStats:
         """What did not end by a result, by code: together as many as were refused, expired, cancelled or failed."""
         self.batches = self.rows = self.rows_gathered = self.padding = 0
         self.run_ns = self.queue_ns = 0
-        self.cuts = dict.fromkeys(CutReason, 0)
-        self.batch_sizes = np.zeros(max_rows + 1, np.int64)
+        self.cuts = [0] * len(CutReason)
+        """Batches by the reason of their cut."""
+        self.batch_sizes = [0] * (max_rows + 1)
+        """Batches by their rows."""
 
     def count_error(self, code: ErrorCode, requests: int = 1) -> None:
         """Counts admitted requests that ended otherwise than by a result, by what ended them."""
@@ -79,7 +79,6 @@ class LaneStats:
 
     def snapshot(self) -> dict[str, Any]:
         """The totals as JSON values."""
-        sizes = np.flatnonzero(self.batch_sizes)
         return {
             "received": self.received,
             "ok": self.ok,
@@ -94,6 +93,6 @@ class LaneStats:
             "padding": self.padding,
             "compute_ns": self.run_ns,
             "queue_ns": self.queue_ns,
-            "cut_reasons": {reason.name.lower(): count for reason, count in self.cuts.items()},
-            "batch_sizes": {str(size): int(self.batch_sizes[size]) for size in sizes},
+            "cut_reasons": {reason.name.lower(): self.cuts[reason] for reason in CutReason},
+            "batch_sizes": {str(size): count for size, count in enumerate(self.batch_sizes) if count},
         }
