@@ -155,6 +155,8 @@ class ServerProcess:
                 )
             )
 
+        # First that all connections are gone: a server with as many as it takes would refuse to be asked.
+        wait_for(lambda: self.fds() == self.idle_fds)
         wait_for(at_rest)
         wait_for(lambda: self.fds() == self.idle_fds)
 

@@ -45,7 +45,7 @@ async def test_log_is_cut_into_lines_whatever_the_chunks() -> None:
 async def test_server_is_up_inside_and_gone_after() -> None:
     with trio.fail_after(60):
         async with running_server(EXAMPLES / "scale.py") as (url, pid):
-            host, port = re.fullmatch(r"tcp://(.*):(\d+)", url).groups()  # type: ignore[union-attr]
+            host, port = re.fullmatch(r"tcp://(.*):(\d+)", url).groups()
             stream = await trio.open_tcp_stream(host, int(port))
             await stream.aclose()
             os.kill(pid, 0)
