@@ -74,7 +74,11 @@ def test_statistics_are_json(world: World) -> None:
     assert statistics["sessions"] == 1
     assert statistics["workers"] == [{"starts": 1, "ready": True, "in_flight": 0}] * 2
     wide, _, text = statistics["models"]
-    assert (wide["in_flight"], wide["queued_rows"], wide["slots"]) == (1, 1, {"total": 16, "leased": 1})
+    assert (wide["in_flight"], wide["queued_rows"], wide["slots"]) == (
+        1,
+        1,
+        {"total": 16, "leased": 1, "free_blocks": 3},
+    )
     assert wide["permits"] == {"rows": 1, "rows_limit": 16, "rows_high_water": 2}
     assert (text["announced_rows"], text["service"]["unit"]) == (1, "token")
     world.settle()

@@ -64,7 +64,7 @@ def test_an_index_is_used_again_when_nothing_carries_it() -> None:
     assert (one.index, two.index) == (0, 1)
     one.ghosts = 1
     table.remove(one)
-    assert table.free_indices == 0
+    assert len(table._free) == 0
     assert table.open(Nowhere(), 1, 1, 1).index == 2
     one.ghosts = 0
     table.ghosts_gone(one)
@@ -76,7 +76,7 @@ def test_ghosts_that_go_before_a_session_is_removed_free_nothing_twice() -> None
     one = table.open(Nowhere(), 1, 1, 1)
     table.ghosts_gone(one)
     table.remove(one)
-    assert table.free_indices == 1
+    assert len(table._free) == 1
 
 
 # ---------------------------------------------------------------- closed in every state
@@ -125,9 +125,9 @@ def test_closed_while_its_worker_is_dying(world: World) -> None:
     world.executor.die()
     world.turn()
     client.close()
-    assert world.engine.sessions.free_indices == 0
+    assert len(world.engine.sessions._free) == 0
     world.executor_stage.reaped(restarting=True)
-    assert world.engine.sessions.free_indices == 1
+    assert len(world.engine.sessions._free) == 1
     world.executor.start()
 
 

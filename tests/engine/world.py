@@ -190,7 +190,7 @@ class World:
                 assert lane.texts.taken == 0
                 assert not lane.untokenized
         open_sessions = sum(not session.closed for session in engine.sessions.by_index)
-        assert engine.sessions.free_indices == len(engine.sessions.by_index) - open_sessions
+        assert len(engine.sessions._free) == len(engine.sessions.by_index) - open_sessions
 
 
 def check_accounts(world: World) -> None:

@@ -205,7 +205,7 @@ class Engine:
             "in_flight": len(slots.live_requests()),
             "queued_rows": lane.queue.rows,
             "announced_rows": lane.announced_rows,
-            "slots": {"total": slots.total, "leased": slots.leased},
+            "slots": {"total": slots.total, "leased": slots.leased, "free_blocks": slots.free_blocks},
             "permits": {
                 "rows": lane.gate.rows.taken,
                 "rows_limit": lane.gate.rows.limit,

@@ -155,8 +155,3 @@ class SessionTable:
         if session.index in self._haunted:
             self._haunted.remove(session.index)
             self._free.append(session.index)
-
-    @property
-    def free_indices(self) -> int:
-        """Indices that no session and no slot uses; all of them at rest."""
-        return len(self._free)
