@@ -139,6 +139,8 @@ class Peer:
                 data = self.sock.recv(1 << 20)
             except BlockingIOError:
                 await anyio.wait_readable(self.sock)
+            except ConnectionError:
+                return False
         if not data:
             return False
         self._data += data
@@ -155,6 +157,8 @@ class Peer:
                 left = left[self.sock.send(left) :]
             except BlockingIOError:
                 await anyio.wait_writable(self.sock)
+            except ConnectionError:
+                return  # The next read says so too.
 
     async def bound(self, signature: Signature) -> Bind:
         """Take a BIND and answer it."""

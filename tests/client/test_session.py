@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from tests.client.fake_server import SCALE, WIDE
 from tests.client.wire import KEY, ROW, Wire, many_results, result
-from trioserve.client._calls import ControlCall, DataCall, ModelKey, SignatureCall
+from trioserve.client._calls import ControlCall, ModelKey, SignatureCall
 from trioserve.client._failures import ConnectionLost, NotSent
 from trioserve.errors import (
     Draining,
@@ -264,11 +263,3 @@ def test_a_known_signature_is_answered_without_the_server() -> None:
     wire.session.submit(call)
     assert call.signature == SCALE
     assert wire.sent() == []
-
-
-@pytest.mark.parametrize("kind", [DataCall])
-def test_the_outline_of_a_call_does_nothing(kind: type[DataCall]) -> None:
-    call = kind(KEY, math.inf, 0, lambda: None)
-    call.guess(None)
-    assert not call.ready
-    assert not call.restart()

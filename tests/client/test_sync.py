@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.client.fake_server import SCALE, WIDE, FakeServer, in_thread, listen
-from trioserve.client import ClientClosed, ConnectFailed, ConnectionLost, RequestClass, RetryPolicy
+from trioserve.client import ClientClosed, ConnectFailed, ConnectionLost, RequestClass, RetryPolicy, _pump
 from trioserve.client.sync import SyncClient, connect
 from trioserve.errors import DeadlineExceeded, ModelNotFound, Shed, TrioserveError
 from trioserve_protocol import (
@@ -339,13 +339,22 @@ def test_an_interrupt_in_a_call_cancels_it(monkeypatch: pytest.MonkeyPatch) -> N
         await peer.result((await peer.next(Infer)).rid, X[None])
 
     with in_thread(script) as server, connect(server.url) as client:
-        pump = client._pumps[-1]
         with monkeypatch.context() as patch:
-            patch.setattr(pump, "_turn", _interrupt)
+            patch.setattr(_pump, "_left_ms", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 client.infer("scale", X)
         assert client.infer("scale", X).tolist() == X.tolist()
 
 
-def _interrupt() -> None:
+def test_an_interrupt_in_the_middle_of_a_read_costs_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_thread() as server, connect(server.url) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(client._pumps[-1].link, "feed", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                client.infer("scale", X)
+        assert client.infer("scale", X).tolist() == [0, 2, 4, 6]
+        assert len(server.peers) == 2
+
+
+def _interrupt(_: float) -> None:
     raise KeyboardInterrupt

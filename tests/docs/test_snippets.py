@@ -98,14 +98,20 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_shell(script: Path, port: int) -> str:
+def run_shell(script: Path, port: int, commands: Path | None = None) -> str:
     for program in ("nc", "xxd"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     text = script.read_text(encoding="utf-8").replace("7001", str(port))
     command = ["bash", "-euo", "pipefail", "-c", text]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=True
+        command,
+        cwd=ROOT,
+        env=environment(commands),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=True,
     )
     return done.stdout
 
@@ -121,6 +127,25 @@ def without_times(dump: str) -> str:
 def test_a_request_by_hand(double: int) -> None:
     shown = (SNIPPETS / "by_hand.out").read_text(encoding="utf-8")
     assert without_times(run_shell(SNIPPETS / "by_hand.sh", double)) == without_times(shown)
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("infer.sh", "[2.0, 4.0, 6.0, 8.0]"),
+        ("nc_infer.sh", "status 0.0 OK"),
+        ("nc_bind.sh", '"outputs": {"y": [[2.0, 4.0, 6.0, 8.0]]}'),
+        ("nc_explain.sh", "status 0.0 OK"),
+        ("nc_statistics.sh", '"type": "ADMIN"'),
+    ],
+)
+def test_the_tools_that_explain(double: int, commands: Path, script: str, shown: str) -> None:
+    assert shown in run_shell(SNIPPETS / script, double, commands)
+
+
+def test_every_script_is_run() -> None:
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert not [path.name for path in SNIPPETS.glob("*.sh") if f'"{path.name}"' not in source]
 
 
 def test_a_ping_by_hand(double: int) -> None:

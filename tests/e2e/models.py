@@ -1,5 +1,4 @@
 """Models with a visible effect, for servers in processes of their own."""
-# ruff: noqa: RUF012  class attributes as users write them
 
 from __future__ import annotations
 

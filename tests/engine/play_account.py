@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import trio
+
 from trioserve_protocol import Connection, Error, ErrorCode, Result, ResultMany, Role, pad8
 
 
@@ -40,6 +42,8 @@ class Account:
         self.owed: Counter[int] = Counter()
         """Terminal frames that each id must still get."""
         self._sending: list[list[int]] = []
+        self.ended: dict[int, trio.Event] = {}
+        """For tests in virtual time: set when the id ends."""
         self.gone = False
 
     # ------------------------------------------------------------ what is owed
@@ -134,6 +138,8 @@ class Account:
         if not self.owed[rid]:
             self.replies[rid] = reply
         self.order.append(rid)
+        if rid in self.ended:
+            self.ended.pop(rid).set()
 
     # ------------------------------------------------------------ what the test asks
 

@@ -202,7 +202,7 @@ class Client(Account):
 
     def offer(self, event: Any) -> None:
         """One event reaches the intake, as in a transport."""
-        intake, now_ns = self.world.intake, self.world.clock.ns
+        intake, now_ns = self.world.intake, self.world.clock.now_ns()
         if isinstance(event, Infer):
             intake.admit(self.session, event, now_ns)
         elif isinstance(event, InferRun):
@@ -236,7 +236,7 @@ class Client(Account):
         payload += bytes(pad8(len(payload)) - len(payload))
         kind = FrameType.INFER_MANY if many else FrameType.INFER
         begun = InferBegin(kind, rid, HANDLES[model], flags, timeout_us, rows, meta, len(payload), crc)
-        arrival = self.world.intake.begin(self.session, begun, self.world.clock.ns)
+        arrival = self.world.intake.begin(self.session, begun, self.world.clock.now_ns())
         return Body(self.world, arrival, payload)
 
     def cancel(self, rid: int = 0, count: int = 1) -> None:
@@ -277,6 +277,6 @@ class Body:
             nbytes -= len(part)
             if arrival.advance(len(part)):
                 assert self.at == len(self.payload)
-                self.world.intake.arrived(arrival, self.world.clock.ns)
+                self.world.intake.arrived(arrival, self.world.clock.now_ns())
                 return True
         return False

@@ -30,6 +30,7 @@ class FakeLink:
         self.done: deque[StageResult] = deque()
         self.dead = False
         self.closed = False
+        self.on_send: Callable[[], None] | None = None
         self._worker = stage
 
     def fileno(self) -> int:
@@ -47,6 +48,8 @@ class FakeLink:
             raise trio.WouldBlock
         assert batch.rows > 0
         self.sent.append(batch)
+        if self.on_send is not None:
+            self.on_send()
 
     def receive_nowait(self) -> StageResult | None:
         assert not self.closed

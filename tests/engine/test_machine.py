@@ -6,8 +6,6 @@ is the one terminal frame of a request, with that request's result (`Account`). 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -235,7 +233,7 @@ class DrainMachine(EngineMachine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("machine", "examples"), [(EngineMachine, 120), (DrainMachine, 40)])
-def test_random_programs(machine: Callable[[], EngineMachine], examples: int) -> None:
+def test_random_programs(machine: type[EngineMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(

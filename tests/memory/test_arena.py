@@ -48,7 +48,7 @@ def test_needs_a_size() -> None:
 
 def test_attached_shares_memory(arena: Arena) -> None:
     fd = os.dup(arena.fd)
-    os.set_inheritable(fd, True)  # noqa: FBT003
+    os.set_inheritable(fd, True)
     other = Arena.attach(fd, arena.nbytes)
     assert not os.get_inheritable(other.fd)
     other.view[5] = 7

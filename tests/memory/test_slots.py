@@ -108,6 +108,15 @@ def test_the_rest_of_the_open_block_comes_before_its_holes() -> None:
     assert slots.lease_run(3) == (FULL, 0)
 
 
+def test_a_hole_does_not_reach_into_the_rest_of_the_open_block() -> None:
+    slots = table(blocks=1)
+    for _ in range(3):
+        slots.lease(1)
+    answer(slots, 2)
+    assert slots.lease(2) == FULL
+    assert [slots.lease(1), slots.lease(1)] == [3, 2]
+
+
 # ---------------------------------------------------------------- two holders
 
 
@@ -127,6 +136,7 @@ def test_a_row_that_a_batch_holds_is_not_free_when_its_request_is_answered() -> 
     slots.hold_for_batch(slot, 1)
     assert slots.is_held_by_batch(slot)
     answer(slots, slot)
+    assert not slots.claim(slot)
     assert slots.leased == 1
     assert slots.answered_requests(slot, 1).tolist() == [slot]
     slots.drop_batch(slot, 1)
@@ -225,6 +235,19 @@ def test_a_block_is_plain_again_when_it_is_opened_again() -> None:
     assert not slots.special[0]
 
 
+def test_a_block_that_is_free_is_told_of() -> None:
+    slots = table()
+    freed: list[tuple[int, int]] = []
+    slots.on_block_free = lambda first, rows: freed.append((first, rows))
+    slots.lease_run(2)
+    answer(slots, 0)
+    assert not freed
+    answer(slots, 1)
+    slots.seal(slots.lease(1))
+    answer(slots, 0)
+    assert freed == [(0, BLOCK), (0, BLOCK)]
+
+
 def test_a_plain_request_was_received_when_it_was_ready() -> None:
     slots = table()
     slot = slots.lease(1)
@@ -287,7 +310,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = table(blocks=4)
+        self.table = table(blocks=3)
         self.live: list[Lease] = []
         self.rids = 0
 
@@ -407,7 +430,7 @@ class SlotMachine(RuleBasedStateMachine):
     @invariant()
     def keeps_blocks(self) -> None:
         used = {slot // BLOCK for slot in self.taken()}
-        assert self.table.free_blocks == 4 - len(used)
+        assert self.table.free_blocks == 3 - len(used)
 
     @invariant()
     def keeps_free_rows_plain(self) -> None:

@@ -78,7 +78,7 @@ def receive_error(data: bytes) -> Error:
 def test_a_shed_reply_is_32_bytes() -> None:
     data = error_frame(7, ErrorCode.SHED, retry_after_us=2000)
     assert data.hex(" ", 4) == "54530122 00000000 07000000 00000000 08010802 d0070000 00000100 00000000"
-    assert receive_error(data) == Error(7, 1, ErrorCode.SHED, True, 2000, "")  # noqa: FBT003
+    assert receive_error(data) == Error(7, 1, ErrorCode.SHED, True, 2000, "")
 
 
 def test_errors_carry_text_count_and_retry() -> None:

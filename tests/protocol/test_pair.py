@@ -149,7 +149,7 @@ EXCHANGES: list[tuple[bytes, Any, list[Any]]] = [
     (
         cancel_frame(7, 2),
         Cancel(7, 2),
-        [Error(7, 2, ErrorCode.CANCELLED_BY_CLIENT, False, None, "")],  # noqa: FBT003
+        [Error(7, 2, ErrorCode.CANCELLED_BY_CLIENT, False, None, "")],
     ),
     (ping_frame(8, b"abc"), Ping(8, b"abc" + bytes(5)), [Pong(8, b"abc" + bytes(5))]),
     (admin_frame(9, b"{}"), Admin(9, 0, b"{}"), [Admin(9, ErrorCode.LOADING, b'{"ok": true}')]),
@@ -169,7 +169,7 @@ EXCHANGES: list[tuple[bytes, Any, list[Any]]] = [
         FrameError(13, ErrorCode.INVALID_META, "not exactly one TLV SHMREF with tensor 0xFFFF", 1),
         [
             Error(
-                13, 1, ErrorCode.INVALID_META, False, None, "not exactly one TLV SHMREF with tensor 0xFFFF"  # noqa: FBT003
+                13, 1, ErrorCode.INVALID_META, False, None, "not exactly one TLV SHMREF with tensor 0xFFFF"
             ),
             GoAway(3, "bye"),
         ],

@@ -21,7 +21,7 @@ LIMITS = {
     "body_min_nbytes_per_s": 100_000,
     "output_soft_nbytes": 1 << 20,
     "output_soft_s": 0.4,
-    "output_hard_nbytes": 4 << 20,
+    "output_hard_nbytes": 3 << 20,
     "output_total_nbytes": 6 << 20,
     "control_frames_per_s": 200,
     "max_connections": 12,
@@ -150,6 +150,14 @@ def test_a_reader_that_never_reads_is_closed_at_the_hard_limit(server: ServerPro
         wait_for(lambda: closed_for(server, "replies unread") == before + 1, 0.35)
         assert server.rss_nbytes() - rss < 24 << 20
     assert max(latencies_s(server)) < 0.2
+
+
+def test_one_batch_of_large_results_is_no_fault_of_a_client_that_reads(server: ServerProcess) -> None:
+    before = closed_for(server, "replies unread")
+    with unread(server, 16) as wire:
+        wait_for(lambda: unsent_nbytes(server) > 3 << 20)
+        assert wire.receive().rid == 1
+    assert closed_for(server, "replies unread") == before
 
 
 def test_a_reader_above_the_soft_limit_has_a_while(server: ServerProcess) -> None:

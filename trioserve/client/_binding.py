@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trioserve_protocol import Signature, Tag, bind_frame, encode_version, tlv
 
-from ._calls import DataCall, ModelKey
+from ._calls import ModelCall, ModelKey
 
 DEFAULT_MAX_BINDS = 1024
 
@@ -24,7 +24,7 @@ class Binding:
         self.key = key
         self.handle = handle
         self.signature: Signature | None = None
-        self.waiting: list[DataCall] = []
+        self.waiting: list[ModelCall] = []
 
     def frame(self, rid: int) -> bytes:
         """Return the BIND."""
@@ -73,7 +73,7 @@ class Bindings:
             del self._by_key[binding.key]
             self._free.append(binding.handle)
 
-    def clear(self) -> list[DataCall]:
+    def clear(self) -> list[ModelCall]:
         """Forget all; returns the calls that waited for a signature."""
         waiting = [call for binding in self._by_key.values() for call in binding.waiting]
         self._by_key.clear()

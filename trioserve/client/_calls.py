@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -143,27 +144,23 @@ class ControlCall(Call):
         self.finish()
 
 
-class DataCall(Call):
-    """A call that needs a bound model and costs credit.
+class ModelCall(Call, ABC):
+    """A call that needs a model's signature.
 
     Attributes:
         key: The model.
         binding: The handle it was prepared for; only its identity matters.
-        deadline_s: Absolute; infinity for none.
-        flags: Of its frames.
         flights: Its frames that have no terminal reply yet.
         ready: Whether it can be sent: false while it waits for the signature.
-        unsent: Whether `next_piece` has more to give.
+        unsent: Whether there is something of it that was not sent.
     """
 
-    __slots__ = ("binding", "deadline_s", "flags", "flights", "key", "ready", "unsent")
+    __slots__ = ("binding", "flights", "key", "ready", "unsent")
 
-    def __init__(self, key: ModelKey, deadline_s: float, flags: int, on_done: Callable[[], object]) -> None:
+    def __init__(self, key: ModelKey, on_done: Callable[[], object]) -> None:
         super().__init__(on_done)
         self.key = key
         self.binding: object = None
-        self.deadline_s = deadline_s
-        self.flags = flags
         self.flights: list[Flight] = []
         self.ready = False
         self.unsent = True
@@ -171,52 +168,72 @@ class DataCall(Call):
     def guess(self, hint: Signature | None) -> None:
         """Get ready without a confirmed signature, if that is possible."""
 
+    @abstractmethod
     def bound(self, signature: Signature) -> None:
         """Get ready with the signature that the server confirmed; what is in flight by a wrong guess is to go again.
 
         Raises:
             TrioserveError: the inputs do not fit it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
+    def fail_unsent(self, error: TrioserveError) -> None:
+        """Take an error for all that was not sent."""
+
+
+class DataCall(ModelCall):
+    """A call that sends requests and costs credit.
+
+    Attributes:
+        deadline_s: Absolute; infinity for none.
+        flags: Of its frames.
+    """
+
+    __slots__ = ("deadline_s", "flags")
+
+    def __init__(self, key: ModelKey, deadline_s: float, flags: int, on_done: Callable[[], object]) -> None:
+        super().__init__(key, on_done)
+        self.deadline_s = deadline_s
+        self.flags = flags
+
+    @abstractmethod
     def next_piece(self, credit: CreditWindow, max_frame_nbytes: int) -> Piece | None:
-        """Return the next frame, or None while there is no credit for it."""
-        raise NotImplementedError
+        """Return the next frame, or None while there is no credit for it.
 
+        Raises:
+            TrioserveError: no server would take it.
+        """
+
+    @abstractmethod
     def sent(self, flight: Flight, now_s: float) -> None:
         """Note that the piece is on its way."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body_for(self, begin: ResultBegin, position: int) -> Body:
         """Return memory for a large reply; raises RemoteProtocolError if it does not fit the signature."""
-        raise NotImplementedError
 
+    @abstractmethod
     def result(self, reply: Reply, payload: memoryview | Body, now_s: float) -> None:
         """Take a reply; raises RemoteProtocolError if it does not fit the signature."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, position: int, count: int, error: TrioserveError) -> None:
         """Take the server's error for `count` requests."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flight_lost(self, flight: Flight, error: TrioserveError) -> None:
         """Take an error for all requests of a frame that have no reply."""
-        raise NotImplementedError
 
     def restart(self) -> bool:
         """Get ready to be sent again because the model's handle was not valid any more; returns whether it will be."""
         return False
-
-    def fail_unsent(self, error: TrioserveError) -> None:
-        """Take an error for all that was not sent."""
-        raise NotImplementedError
 
     def expire(self) -> None:
         """Note that the deadline has passed before all was sent."""
         self.fail_unsent(DeadlineInQueue("the deadline passed before the request could be sent"))
 
 
-class SignatureCall(DataCall):
+class SignatureCall(ModelCall):
     """Asks for a model's signature.
 
     Attributes:
@@ -226,7 +243,7 @@ class SignatureCall(DataCall):
     __slots__ = ("signature",)
 
     def __init__(self, key: ModelKey, on_done: Callable[[], object]) -> None:
-        super().__init__(key, float("inf"), 0, on_done)
+        super().__init__(key, on_done)
         self.signature: Signature | None = None
 
     def bound(self, signature: Signature) -> None:

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from trioserve.errors import TrioserveError
 from trioserve_protocol import Buffer
 
@@ -39,8 +41,9 @@ class Link:
         self.sock = sock
         self.blocked = False
         self._unsent: list[Buffer] = []
-        # Untouched pages cost nothing, so the worst case may be planned for.
-        self._memory = memoryview(bytearray(session.max_pending_nbytes + _ROOM_NBYTES))
+        # Not a bytearray: that is written with zeros at once, while pages that nothing touches cost nothing, so the
+        # worst case, an answer of ADMIN, may be planned for.
+        self._memory = np.empty(session.max_pending_nbytes + _ROOM_NBYTES, np.uint8).data
         self._start = self._end = 0
         self._body_nbytes = 0
         self._failure: ConnectionLost | None = None

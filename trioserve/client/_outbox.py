@@ -9,7 +9,7 @@ from trioserve.errors import TrioserveError
 from trioserve_protocol import DEFAULT_LIMITS, HEADER_NBYTES, Buffer, Signature, cancel_frame, timeout_us
 
 from ._binding import Binding, Bindings
-from ._calls import ControlCall, DataCall, ModelKey
+from ._calls import ControlCall, DataCall, ModelCall, ModelKey
 from ._failures import copy_of
 from ._flights import Flights
 
@@ -48,7 +48,7 @@ class Outbox:
         self.max_frame_nbytes = DEFAULT_LIMITS.max_frame_nbytes
         self._signatures = signatures
         self._stopped: TrioserveError | None = None
-        self._queue: deque[DataCall] = deque()
+        self._queue: deque[ModelCall] = deque()
         self._next_rid = 1
 
     @property
@@ -63,12 +63,12 @@ class Outbox:
         self.controls[rid] = call
         self.control_frames.append(build(rid))
 
-    def submit(self, call: DataCall) -> None:
+    def submit(self, call: ModelCall) -> None:
         """Put a call in the queue, or with those that wait for its model; what is wrong with it ends it at once."""
         if self._prepare(call):
             self._queue.append(call)
 
-    def _prepare(self, call: DataCall) -> bool:
+    def _prepare(self, call: ModelCall) -> bool:
         """Make a call fit for the queue; returns whether it belongs there."""
         if self._stopped is not None:
             call.fail_unsent(copy_of(self._stopped))
@@ -110,14 +110,14 @@ class Outbox:
             if not call.done:
                 self.fail(call, copy_of(error))
 
-    def fail(self, call: DataCall, error: TrioserveError) -> None:
+    def fail(self, call: ModelCall, error: TrioserveError) -> None:
         """End a call; replies that still come for it are dropped."""
         for flight in call.flights:
             flight.call = None
         call.flights.clear()
         call.fail(error)
 
-    def _send_again(self, call: DataCall) -> None:
+    def _send_again(self, call: ModelCall) -> None:
         if self._stopped is None:
             self._queue.append(call)
         else:
@@ -131,7 +131,7 @@ class Outbox:
         for call in calls:
             call.fail_unsent(copy_of(error))
 
-    def cancel(self, call: DataCall) -> None:
+    def cancel(self, call: ModelCall) -> None:
         """Send CANCEL for what is in flight of a call; replies that still come for it are dropped."""
         ranges: list[tuple[int, int]] = []
         for flight in call.flights:
@@ -150,7 +150,7 @@ class Outbox:
         Returns:
             Buffers for `sendmsg`, about 256 KiB or one frame; empty if there is nothing or no credit for it.
         """
-        buffers, self.control_frames = self.control_frames, []
+        buffers = self._take_control()
         nbytes = 0
         while self._queue and nbytes < _TAKE_NBYTES and len(buffers) < _TAKE_BUFFERS:
             call = self._queue[0]
@@ -160,8 +160,7 @@ class Outbox:
                 elif call.binding is None:
                     break
                 # After what was taken before: a BIND changes what its handle stands for.
-                buffers += self.control_frames
-                self.control_frames = []
+                buffers += self._take_control()
                 continue
             taken = 0 if call.done else self._take_frame(call, buffers, now_s)
             if call.done or not call.unsent:
@@ -171,8 +170,15 @@ class Outbox:
             nbytes += taken
         return buffers
 
-    def _take_frame(self, call: DataCall, buffers: list[Buffer], now_s: float) -> int:
+    def _take_control(self) -> list[Buffer]:
+        """Take the control frames as one buffer: there may be more CANCELs than a `sendmsg` takes buffers."""
+        frames, self.control_frames = self.control_frames, []
+        return [b"".join(frames)] if len(frames) > 1 else frames
+
+    def _take_frame(self, call: ModelCall, buffers: list[Buffer], now_s: float) -> int:
         """Append the call's next frame; returns its size, or 0 if there is no credit or the call has failed."""
+        if not isinstance(call, DataCall):
+            raise AssertionError("a call without requests is ready to be sent: this is a bug")  # noqa: TRY004
         left_us = timeout_us((call.deadline_s - now_s) * 1e9)
         if left_us is None:
             call.expire()

@@ -119,17 +119,22 @@ class Pump:
                 self._leading = False
 
     def _turn(self) -> None:
-        """Read, hand out, write."""
+        """Read, hand out, write. Interrupted in the middle (Ctrl-C), the connection's state is not to be trusted."""
         link = self.link
-        for _ in range(_FILLS_PER_POLL):
-            if not link.fill():
-                break
+        try:
+            for _ in range(_FILLS_PER_POLL):
+                if not link.fill():
+                    break
+                with self._lock:
+                    link.feed(time.monotonic())
+                if link.session.body is None:
+                    break
             with self._lock:
-                link.feed(time.monotonic())
-            if link.session.body is None:
-                break
-        with self._lock:
-            link.flush(time.monotonic())
+                link.flush(time.monotonic())
+        except BaseException:
+            with self._lock:
+                link.session.lost(ConnectionLost("the thread that was reading was interrupted"))
+            raise
 
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:

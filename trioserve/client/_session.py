@@ -47,7 +47,7 @@ from trioserve_protocol import (
     tlv,
 )
 
-from ._calls import Call, ControlCall, DataCall, Flight, ModelKey, Reply
+from ._calls import Call, ControlCall, Flight, ModelCall, ModelKey, Reply
 from ._failures import ConnectionLost, NotSent, copy_of, exception_of
 from ._outbox import BindCall, Outbox
 from ._outputs import Body
@@ -107,7 +107,7 @@ class Session:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def submit(self, call: DataCall) -> None:
+    def submit(self, call: ModelCall) -> None:
         """Make a call; its frames go out by `take`. What is wrong with it at once ends it at once."""
         self._out.submit(call)
 
@@ -122,7 +122,7 @@ class Session:
     def abandon(self, call: Call) -> None:
         """Let go of a call that nobody waits for: what is in flight of it is cancelled, its replies are dropped."""
         call.done = True
-        if isinstance(call, DataCall) and call.flights:
+        if isinstance(call, ModelCall) and call.flights:
             self._out.cancel(call)
 
     def take(self, now_s: float) -> list[Buffer]:

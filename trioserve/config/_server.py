@@ -66,7 +66,8 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Time a connection may stay above `output_soft_nbytes` before it is closed, in seconds."""
 
     output_hard_nbytes: Nbytes = 16 * MIB
-    """Unsent reply bytes at which a connection is closed at once."""
+    """Unsent reply bytes at which a connection is closed at once. A client that was below `output_soft_nbytes` may be
+    owed more by one batch, however large its results are."""
 
     output_total_nbytes: Nbytes = 256 * MIB
     """Unsent reply bytes of all connections together; past it the connection that holds most is closed."""

@@ -128,7 +128,9 @@ class Watch:
             self._watched[peer.fd] = peer
         if nbytes <= 0:
             return
-        if peer.backlog_nbytes > limits.output_hard_nbytes:
+        behind = peer.backlog_nbytes - nbytes > limits.output_soft_nbytes
+        if behind and peer.backlog_nbytes > limits.output_hard_nbytes:
+            # Not if it had read nearly all: a batch of large results is one write, and no fault of its client.
             self._give_up(peer)
         while self.backlog_nbytes > limits.output_total_nbytes:
             self._give_up(max(peers, key=lambda other: other.backlog_nbytes))

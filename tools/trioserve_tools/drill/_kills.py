@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from trioserve_protocol import ErrorCode, code_of
+from trioserve_protocol import ErrorCode
 from trioserve_tools.process_figures import descendants, is_alive
 from trioserve_tools.server_process import ServerProcess, server_process
 
 from ._drill import SERVED, Field, Finding, none_of
-from ._ledger import UNANSWERED, Ledger
+from ._ledger import Ledger
 from ._observe import fds_of, leaks
 from ._traffic import LINKS, traffic
 from ._until import until
@@ -50,13 +50,17 @@ class Kill:
 
     ledger: Ledger
     error_latencies_ms: Sequence[float]
-    """Of each request that got an error: from the kill, or from its sending if that was later, to the error."""
+    """Of each request that got an error that says to try again: from the kill, or from its sending if that was
+    later, to the error."""
+
+    expired: int
+    """Requests that waited for the new executor until their deadline passed."""
 
     first_ok_s: float
     """From the kill to the first good reply to a request sent after it."""
 
     untyped: int
-    """Errors that do not say to try again, though nothing was wrong with the request."""
+    """Errors that neither say to try again nor that a deadline has passed."""
 
     leaked: int
 
@@ -76,13 +80,14 @@ async def executor_kill(field: Field) -> list[Finding]:
         none_of("unanswered", sum(kill.ledger.unanswered for kill in kills)),
         none_of("duplicate", sum(kill.ledger.duplicates for kill in kills)),
         none_of("wrong payload", sum(kill.ledger.wrong for kill in kills)),
-        none_of("error without a retryable reason", sum(kill.untyped for kill in kills)),
+        none_of("error of another kind", sum(kill.untyped for kill in kills)),
         none_of("leaked", sum(kill.leaked for kill in kills)),
         field.timing("error p99", float(np.quantile([0, *latencies_ms], 0.99)), 100, "ms"),
         field.timing("first OK, slowest", max(kill.first_ok_s for kill in kills), 1, "s"),
         Finding("kills", len(kills)),
         Finding("requests", sum(kill.ledger.issued.stop - 1 for kill in kills)),
-        Finding("failed", sum(len(kill.error_latencies_ms) for kill in kills)),
+        Finding("told to try again", sum(len(kill.error_latencies_ms) for kill in kills)),
+        Finding("expired", sum(kill.expired for kill in kills)),
     ]
 
 
@@ -114,12 +119,13 @@ async def _first_ok_s(ledger: Ledger, killed_ns: int) -> float:
 
 
 def _judged(ledger: Ledger, killed_ns: int, first_ok_s: float, leaked: int) -> Kill:
-    failed = (ledger.status != ErrorCode.OK) & (ledger.status != UNANSWERED)
-    since_ns = np.maximum(ledger.sent_ns[failed], killed_ns)
-    latencies_ms = ((ledger.ended_ns[failed] - since_ns) / 1e6).tolist()
-    codes = map(code_of, ledger.status[failed].tolist())
-    untyped = sum(code is None or not code.retryable for code in codes)
-    return Kill(ledger, latencies_ms, first_ok_s, untyped, leaked)
+    retryable = np.isin(ledger.status, [int(code) for code in ErrorCode if code.retryable])
+    since_ns = np.maximum(ledger.sent_ns[retryable], killed_ns)
+    latencies_ms = ((ledger.ended_ns[retryable] - since_ns) / 1e6).tolist()
+    expired = int((ledger.status & 0xFF == ErrorCode.DEADLINE_EXCEEDED).sum())
+    good = ledger.count(ErrorCode.OK) + ledger.unanswered
+    untyped = ledger.issued.stop - 1 - good - len(latencies_ms) - expired
+    return Kill(ledger, latencies_ms, expired, first_ok_s, untyped, leaked)
 
 
 # ---------------------------------------------------------------- SIGTERM
