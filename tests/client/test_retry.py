@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from trioserve.client._failures import ConnectFailed, NotSent
 from trioserve.client._retry import Reconnector, RetryBudget, RetryPolicy
-from trioserve.errors import InvalidShape, Shed, TrioserveError, Unavailable
+from trioserve.errors import InvalidShape, Shed, TrioserveError, Unavailable, WorkerLost
 
 POLICY = RetryPolicy()
 NEVER = math.inf
@@ -23,6 +23,13 @@ def test_retries_only_what_the_server_calls_retryable() -> None:
     assert attempts.pause_s(Unavailable(retryable=False), 0.0, NEVER) is None
     assert attempts.pause_s(Unavailable(), 0.0, NEVER) == pytest.approx(0.01)
     assert attempts.retrying
+
+
+def test_does_not_send_again_what_may_have_killed_a_worker() -> None:
+    shared = budget()
+    assert WorkerLost().retryable
+    assert shared.attempts().pause_s(WorkerLost(), 0.0, NEVER) is None
+    assert shared.tokens == POLICY.budget_tokens
 
 
 def test_pauses_double_up_to_a_bound_and_are_drawn_from_the_upper_half() -> None:

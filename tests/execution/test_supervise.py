@@ -126,6 +126,14 @@ async def test_a_bad_row_fails_alone(make_model: MakeModel) -> None:
         assert slab.outputs[0][[slot for slot in range(32) if slot != 13], 0].tolist() == expected
 
 
+async def test_a_worker_that_lived_for_a_while_has_its_restart_again(affine: WorkerModel) -> None:
+    async with supervised(affine, steady_s=0.0) as watch:
+        for death in (1, 2, 3):
+            os.kill(watch.ready[-1].pid, signal.SIGKILL)
+            await watch.until(ready=death + 1, lost=death)
+        assert all(loss.restarting for loss in watch.lost)
+
+
 async def test_a_killed_worker_is_missed_restarted_and_then_stays_down(affine: WorkerModel) -> None:
     slab = Slab(affine.arena, affine.layout)
     async with supervised(affine) as watch:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trioserve.errors import TrioserveError
+from trioserve.errors import TrioserveError, WorkerLost
 
 from ._failures import ConnectFailed, NotSent
 
@@ -24,7 +24,8 @@ _MAX_UNSENT = 8
 class RetryPolicy:
     """What a client does about errors that the server calls retryable.
 
-    Inference is taken to be repeatable: a request whose connection broke may run twice.
+    Inference is taken to be repeatable: a request whose connection broke may run twice. One whose worker died is not
+    sent again, although the server calls that retryable: it may be what killed the worker, and would kill the next.
     """
 
     max_attempts: int = 4
@@ -130,7 +131,7 @@ class Attempts:
                 return None
             pause_s = self._policy.pause_s(self._unsent - 1, self._uniform) if self._unsent > 1 else 0.0
             return pause_s if now_s + pause_s < deadline_s else None
-        if not error.retryable:
+        if not error.retryable or isinstance(error, WorkerLost):
             return None
         self._failures += 1
         if not self._budget.spend() or self._failures >= self._policy.max_attempts:

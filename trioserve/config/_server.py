@@ -110,7 +110,7 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     stop_grace_s: Seconds = 5.0
     """Time a worker may take to finish once it has been told to, in seconds; then it is killed."""
 
-    restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.5
+    restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.1
     """Pause before a worker that died is started anew, in seconds."""
 
 

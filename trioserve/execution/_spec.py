@@ -45,7 +45,10 @@ class WorkerSpec:
     """How long a worker may take to finish what it holds when told to stop, seconds; then it is killed."""
 
     restarts: int = 1
-    """How often a worker that died is started again."""
+    """How often a worker that died is started again, deaths in a row."""
+
+    steady_s: float = 60.0
+    """A worker that lived this long counts as sound, seconds: its death is the first in a row."""
 
     restart_backoff_s: float = 0.1
     """Pause before a restart, seconds; doubled for each one."""

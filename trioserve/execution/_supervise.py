@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
@@ -50,19 +51,22 @@ async def supervise_worker(
         if info.epoch == 1:
             task_status.started(info)
 
-    for epoch in range(1, spec.restarts + 2):
-        restarting = epoch <= spec.restarts
+    deaths = 0
+    for epoch in count(1):
+        started_s = trio.current_time()
         try:
             reason = await _run_once(spec, epoch, announce)
         except WorkerStartError as error:
             if epoch == 1:
                 raise
             reason = str(error)
+        deaths = 1 if trio.current_time() - started_s >= spec.steady_s else deaths + 1
+        restarting = deaths <= spec.restarts
         logger.error("worker_lost", kind=spec.kind, epoch=epoch, reason=reason, restarting=restarting)
         on_lost(WorkerLoss(reason, epoch, restarting))
-        if restarting:
-            await trio.sleep(spec.restart_backoff_s * 2 ** (epoch - 1))
-    await trio.sleep_forever()
+        if not restarting:
+            await trio.sleep_forever()
+        await trio.sleep(spec.restart_backoff_s * 2 ** (deaths - 1))
 
 
 async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]) -> str:

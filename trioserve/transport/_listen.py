@@ -230,21 +230,13 @@ def listen_unix(path: str, backlog: int) -> Listener:
     """
     file = Path(path).absolute()
     _remove_stale(file)
-    try:
-        sock = _bound_unix(file)
-    except OSError as error:
-        raise _cannot_listen(error, f"unix://{file}") from error
-    return Listener(sock, f"unix://{file}", backlog, file)
-
-
-def _bound_unix(file: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.bind(str(file))
-    except BaseException:
+    except OSError as error:
         sock.close()
-        raise
-    return sock
+        raise _cannot_listen(error, f"unix://{file}") from error
+    return Listener(sock, f"unix://{file}", backlog, file)
 
 
 def _remove_stale(path: Path) -> None:
