@@ -1,6 +1,5 @@
 """Models with a visible effect, for servers in processes of their own."""
 
-
 from __future__ import annotations
 
 import os

@@ -60,6 +60,9 @@ async def test_cancelled_group_closes_everything_and_ignores_what_comes_later(
         client.send(infer(1, row(1)))
         await trio.sleep(0.01)
     assert client.end.ended
+    late, _ = server.network.connect()
+    server.group.add(late)
+    assert late.fileno() == -1
     server.group.settle()
     server.group.unwatch_stage(server.worker.fileno())
     server.group.close()

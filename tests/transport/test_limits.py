@@ -238,6 +238,7 @@ def test_one_connection_too_many_is_told_so(server: ServerProcess) -> None:
     wait_for(lambda: answers_pings(server))
     for wire in wires:
         wire.sock.close()
+    wait_for(lambda: answers_pings(server))
 
 
 def answers_pings(server: ServerProcess) -> bool:

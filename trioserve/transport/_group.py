@@ -103,12 +103,16 @@ class ConnectionGroup:
         return self._connections.statistics()
 
     def add(self, sock: Socket) -> None:
-        """Serves a connected, non-blocking socket from the next turn on. One too many is told so, and closed.
+        """Serves a connected, non-blocking socket from the next turn on.
+
+        One too many is told so, and closed; one that comes after the group's end is closed.
 
         Raises:
             OSError: the kernel has no room for it; the socket is closed.
         """
-        if not self._connections.add(sock):
+        if self._closed:
+            sock.close()
+        elif not self._connections.add(sock):
             self.settle()
 
     def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
