@@ -96,7 +96,9 @@ def imported_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import trioserve.client", "import trioserve; trioserve.client.connect"])
+@pytest.mark.parametrize(
+    "statement", ["import trioserve.client", "import trioserve; trioserve.client.connect"]
+)
 def test_the_client_loads_no_server(statement: str) -> None:
     loaded = imported_by(statement)
     rooms = {name.split(".")[1] for name in loaded if name.startswith("trioserve.")}
