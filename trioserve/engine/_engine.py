@@ -155,10 +155,18 @@ class Engine:
             earliest_ns = min(earliest_ns, lane.wake_ns)
         return earliest_ns
 
+    @property
+    def is_full(self) -> bool:
+        """Whether every executor has all the batches it takes, and many requests: what arrives now is only queued."""
+        return self._rows_under_way() > QUIET_ROWS and all(executor.is_full for executor in self.executors)
+
+    def _rows_under_way(self) -> int:
+        return sum([lane.gate.rows.taken for lane in self.lanes])
+
     def is_quiet_until(self, at_ns: int) -> bool:
         """Whether a batch is expected back by `at_ns` and little else is going on."""
         executor_due = any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
-        return executor_due and sum([lane.gate.rows.taken for lane in self.lanes]) <= QUIET_ROWS
+        return executor_due and self._rows_under_way() <= QUIET_ROWS
 
     # ---------------------------------------------------------------- drain
 

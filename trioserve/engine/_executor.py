@@ -39,6 +39,11 @@ class Executor(Stage[Lane, Batch]):
             if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
                 lane.closed_code = ErrorCode.OK
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no batch before it has given one back; not while it has no worker."""
+        return self.link is not None and self.link.in_flight >= self.link.depth
+
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""
         for lane in self.lanes:

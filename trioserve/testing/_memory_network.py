@@ -136,6 +136,9 @@ class MemoryNetwork:
         """See `Poller.acknowledge`."""
         self._timer.at_ns = NEVER_NS
 
+    def pause(self, duration_s: float, /) -> None:
+        """See `Poller.pause`; no time passes here but where a task waits."""
+
     def close(self) -> None:
         """See `Poller.close`."""
         self._masks.clear()

@@ -37,6 +37,11 @@ SOON_S: Final = 0.001
 epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
 that. Under load it would wake for every single arrival; going through the loop, it finds many."""
 
+PAUSE_S: Final = 0.000_03
+"""While the executors have all they take and requests come one from each of many connections, a turn begins this much
+later (twice that, with the kernel's slack) and finds more of them. They could only have been queued, and a turn costs
+40 us whatever it finds: 64 clients with one request each cost 15.7 us of processor a request without, 14.8 with it."""
+
 
 class ConnectionGroup:
     """Connections that one task serves, with the descriptors that must be served in the same breath.
@@ -173,7 +178,8 @@ class ConnectionGroup:
 
         Cancellation: every connection is closed and its requests are cancelled.
         """
-        engine, ready, served = self._engine, self._reader.ready, self._served
+        engine, reader, served = self._engine, self._reader, self._served
+        ready = reader.ready
         poll, now_ns = self._poller.poll, self._clock.now_ns
         task_status.started()
         yielded_ns = now_ns()
@@ -184,6 +190,8 @@ class ConnectionGroup:
                     # The last turn's budget is spent. Before the poll: others may close and open descriptors meanwhile.
                     await trio.lowlevel.checkpoint()
                     yielded_ns = turn_ns = now_ns()
+                if reader.is_gathering and engine.is_full:
+                    self._poller.pause(PAUSE_S)
                 events = poll(0, MAX_EVENTS)
                 if not events and not ready:
                     if engine.is_quiet_until(turn_ns + SOON_NS):

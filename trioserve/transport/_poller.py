@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -55,6 +56,10 @@ class Poller(Protocol):
         """Takes the timer's expiry."""
         ...
 
+    def pause(self, duration_s: float, /) -> None:
+        """Blocks the thread for some microseconds, so that more can become ready."""
+        ...
+
     def close(self) -> None:
         """Gives back the set and the timer, not what is registered. Idempotent."""
         ...
@@ -69,6 +74,7 @@ class EpollPoller:
     modify: Callable[[int, int], None]
     arm: Callable[[int], None]
     acknowledge: Callable[[], None]
+    pause: Callable[[float], None]
 
     def __init__(self) -> None:
         self._epoll: Final = select.epoll()
@@ -79,6 +85,7 @@ class EpollPoller:
         self.modify = self._epoll.modify
         self.arm = self._timer.arm
         self.acknowledge = self._timer.acknowledge
+        self.pause = time.sleep
         self._epoll.register(self.timer_fd, READABLE)
 
     def unregister(self, fd: int, /) -> None:

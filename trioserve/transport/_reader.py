@@ -84,6 +84,8 @@ class Reader:
             )
         )
         self._first_read: Final = self._buffer[: self._read_nbytes]
+        self.is_gathering = False
+        """Whether connections with one request each had a part in the last turn."""
         self.ready: dict[int, Peer] = {}
         """Connections with unparsed bytes in user space, in the order of their turns; no poller reports them."""
         self._unit_nbytes: Final = max(1, limits.turn_nbytes // limits.turn_frames)
@@ -110,8 +112,10 @@ class Reader:
             The connections that sent something else, each with what was received, to be parsed before the next read.
         """
         strays: list[tuple[Peer, memoryview]] = []
+        self.is_gathering = False
         for gather in self._gathers.values():
             if gather.peers:
+                self.is_gathering = True
                 peers, run, others = gather.take()
                 if run is not None:
                     self._intake.admit_across(gather.lane, [peer.session for peer in peers], run, now_ns)
