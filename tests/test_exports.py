@@ -41,6 +41,25 @@ PUBLIC_MODULES = {
 }
 
 
+# What users may rely on. A name that leaves one of these lists is an incompatible change and needs a news fragment.
+PUBLIC_LISTS = {
+    "trioserve": "Model Server Tensor client errors run",
+    "trioserve.client": (
+        "Address Client ClientClosed ConnectFailed ConnectionLost Failure Inference ManyResult NotSent RequestClass"
+        " RetryPolicy TcpAddress UnixAddress connect parse_url"
+    ),
+    "trioserve.client.sync": "SyncClient connect",
+    "trioserve.testing": (
+        "BackendContract FakeBackend FakeModelError MemoryClient MemoryNetwork MemorySocket MemoryWorker"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC_LISTS)
+def test_what_users_rely_on(name: str) -> None:
+    assert sorted(load(name).__all__) == PUBLIC_LISTS[name].split()
+
+
 def load(name: str) -> ModuleType:
     return importlib.import_module(name)
 
