@@ -52,7 +52,7 @@ class ReplyBlock:
         rows = lane.max_rows if self.fits else 0
         self._block = np.zeros((rows, self.stride), np.uint8)
         self._flat = self._block.data.cast("B") if rows else memoryview(b"")
-        self._frames: Final = [memoryview(row) for row in self._block]
+        self._frames: Final = [row.data for row in self._block]
         headers = self._block[:, :HEADER_NBYTES].view(HEADER_DTYPE)[:, 0]
         headers["w0"] = W0_RESULT
         headers["body"] = payload
