@@ -97,6 +97,7 @@ class Peer:
         "lingers_until_ns",
         "machine",
         "mask",
+        "max_frames",
         "midway",
         "recv_into",
         "session",
@@ -122,8 +123,9 @@ class Peer:
         self._send: Callable[[Buffer], int] = sock.send
         self.tail = b""
         """Bytes received and not consumed: an incomplete frame, or, if `unparsed`, whole frames too."""
-        self.tail_ns = 0
-        """When the first of them was read."""
+        self.tail_ns = self.max_frames = 0
+        """When the first of the tail was read; frames that one turn may handle, by what the last ones cost, 0 for the
+        configured limit."""
         self.unparsed = False
         """Whether the tail is to be parsed before more is read."""
         self.stalled_since_ns = 0
