@@ -29,11 +29,11 @@ def test_bursts_wait_for_the_tokenizer(world: World) -> None:
 def test_a_burst_is_bounded(make_world: MakeWorld) -> None:
     world = make_world(configs=[text_config(slots=600)])
     client, other = world.client("text"), world.client("text")
-    client.texts(1, [5] * 255, many=True)
+    client.texts(1, [5] * 30, many=True)
     other.texts(1000, [5] * 4)
-    other.texts(2000, [5] * 200, many=True)
+    other.texts(2000, [5] * 20, many=True)
     world.turn()
-    assert [batch.rows for batch in world.tokenizer.sent] == [255, 204]
+    assert [batch.rows for batch in world.tokenizer.sent] == [30, 24]
     assert max(batch.rows for batch in world.tokenizer.sent) <= BURST_ROWS
     world.settle()
     assert set(client.codes()) == {OK}

@@ -108,17 +108,18 @@ class Intake:
             run: the requests; its payload is read here and not kept.
             now_ns: when the turn began that read it.
         """
-        for session, rid in zip(sessions, run.rids.tolist(), strict=True):
-            session.taken += 1
-            session.last_rid = rid
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
         done, code = admit_columns(lane, indices, run, run.count, now_ns)
-        body_nbytes = lane.body_nbytes
-        for session in sessions[:done]:
+        body_nbytes, rids = lane.body_nbytes, run.rids.tolist()
+        for session, rid in zip(sessions, rids, strict=True):
+            session.taken += 1
+            session.last_rid = rid
             session.inflight += 1
             session.inflight_nbytes += body_nbytes
-        for session, rid in zip(sessions[done:], run.rids[done:].tolist(), strict=True):
+        for session, rid in zip(sessions[done:], rids[done:], strict=True):
+            session.inflight -= 1
+            session.inflight_nbytes -= body_nbytes
             self._refuse(session, lane, rid, 1, code)
 
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from ._batch import Range
 
-BURST_ROWS: Final = 256
-"""Most texts in one descriptor: about 6 ms of tokenizing, so that an urgent text is not behind a long burst."""
+BURST_ROWS: Final = 32
+"""Most texts in one descriptor: about 1 ms of tokenizing. After it an idle executor has its first batch, and an urgent
+text is not behind a long burst. In bursts of 256 texts MiniLM was served at .88 of direct calls, of 32 at .92."""
 
 
 class Burst:
