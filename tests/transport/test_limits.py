@@ -20,7 +20,7 @@ LIMITS = {
     "body_grace_s": 0.3,
     "body_min_nbytes_per_s": 100_000,
     "output_soft_nbytes": 1 << 20,
-    "output_soft_s": 0.4,
+    "output_soft_s": 1.5,  # well above what the hard limit takes on a busy machine
     "output_hard_nbytes": 3 << 20,
     "output_total_nbytes": 6 << 20,
     "control_frames_per_s": 200,
@@ -147,7 +147,7 @@ def unsent_nbytes(server: ServerProcess) -> int:
 def test_a_reader_that_never_reads_is_closed_at_the_hard_limit(server: ServerProcess) -> None:
     before, rss = closed_for(server, "replies unread"), server.rss_nbytes()
     with unread(server, 10, 10):
-        wait_for(lambda: closed_for(server, "replies unread") == before + 1, 0.35)
+        wait_for(lambda: closed_for(server, "replies unread") == before + 1, 1.2)
         assert server.rss_nbytes() - rss < 24 << 20
     assert max(latencies_s(server)) < 0.2
 
@@ -167,7 +167,7 @@ def test_a_reader_above_the_soft_limit_has_a_while(server: ServerProcess) -> Non
         started = time.monotonic()
         assert closed_for(server, "replies unread") == before
         wait_for(lambda: closed_for(server, "replies unread") == before + 1)
-        assert 0.2 < time.monotonic() - started < 1.0
+        assert 1.0 < time.monotonic() - started < 3.0
 
 
 def test_a_slow_reader_that_catches_up_gets_everything(server: ServerProcess) -> None:
@@ -184,7 +184,7 @@ def test_beyond_the_total_the_client_that_holds_most_is_closed(server: ServerPro
     with unread(server, 8) as small, unread(server, 11):
         wait_for(lambda: unsent_nbytes(server) > 4 << 20)
         with unread(server, 9) as third:
-            wait_for(lambda: closed_for(server, "replies unread") == before + 1, 0.35)
+            wait_for(lambda: closed_for(server, "replies unread") == before + 1, 1.2)
             assert [wire.receive().rid for wire in (small, third)] == [1, 1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import statistics
@@ -97,12 +98,14 @@ async def _run(client: LoadClient, subject: Subject, plan: Path, shape: LoadShap
     client_s = _children_cpu_s() - client_s
     machine = MachineTime.now().since(machine)
     ours_s = client_s + sum(spent_ns.values()) / 1e9
+    # The machine's own counters tick every 10 ms: a run may end before they move, and what is left of a short one can
+    # be below nothing.
+    total_s = machine.total_s or math.inf
     return Sample(
         record,
         {part: spent / 1000 / record.answers_all for part, spent in spent_ns.items()},
-        # The machine's own counters tick every 10 ms, so what is left of a short run can be below nothing.
-        max(0.0, (machine.busy_s - ours_s) / machine.total_s),
-        machine.stolen_s / machine.total_s,
+        max(0.0, (machine.busy_s - ours_s) / total_s),
+        machine.stolen_s / total_s,
         os.getloadavg()[0],
     )
 
