@@ -198,8 +198,12 @@ INSIDE_RID: Final = 2
 
 
 async def deadlines(field: Field) -> list[Finding]:
-    """Requests of 20 ms inside a batch that takes 2 s, and behind it."""
+    """Requests of 20 ms inside a batch that takes 2 s, and behind it.
+
+    No reply can be more punctual than a thread that just sleeps for as long, so that is measured beside it.
+    """
     batch_s = 0.4 if field.quick else 2.0
+    bare_ms = await trio.to_thread.run_sync(_lateness_of_sleep_ms, 20 if field.quick else 300)
     late_ms: list[float] = []
     early = others = 0
     async with wire(field.server.port, "slow") as connection:
@@ -215,11 +219,27 @@ async def deadlines(field: Field) -> list[Finding]:
     return [
         none_of("other outcomes than DEADLINE_EXCEEDED", others),
         none_of("answered before the deadline", early),
-        field.timing("lateness, p50", float(np.quantile(late_ms, 0.5)), 1, "ms"),
-        field.timing("lateness, p99", float(np.quantile(late_ms, 0.99)), 1, "ms"),
+        _lateness(field, late_ms, bare_ms, 0.5),
+        _lateness(field, late_ms, bare_ms, 0.99),
+        Finding("a bare sleep's, p99", float(np.quantile(bare_ms, 0.99)), unit="ms"),
         Finding("deadlines", len(late_ms)),
         Finding("batches", field.count),
     ]
+
+
+def _lateness(field: Field, late_ms: Sequence[float], bare_ms: Sequence[float], quantile: float) -> Finding:
+    """A millisecond is promised, or what the machine itself is late by and 0.3 ms."""
+    bound_ms = max(1.0, round(float(np.quantile(bare_ms, quantile)) + 0.3, 2))
+    return field.timing(f"lateness, p{quantile * 100:.0f}", float(np.quantile(late_ms, quantile)), bound_ms, "ms")
+
+
+def _lateness_of_sleep_ms(times: int) -> list[float]:
+    late_ms: list[float] = []
+    for _ in range(times):
+        began = time.monotonic()
+        time.sleep(DEADLINE_MS / 1e3)
+        late_ms.append((time.monotonic() - began) * 1e3 - DEADLINE_MS)
+    return late_ms
 
 
 async def _one_slow_batch(connection: Wire, batch_s: float) -> dict[int, tuple[int, float]]:
