@@ -232,10 +232,10 @@ def test_the_engine_asks_for_the_next_deadline(world: World) -> None:
     assert world.engine.next_event_ns() == NEVER_NS
 
 
-def test_is_quiet_until_a_batch_is_due(world: World) -> None:
+def test_is_quiet_without_requests_and_until_a_batch_is_due(world: World) -> None:
     world.lane("wide").service = ServiceModel({1: MS, 2: MS})
     engine, client = world.engine, world.client()
-    assert not engine.is_quiet_until(NEVER_NS)
+    assert engine.is_quiet_until(0)
     client.infer(1)
     world.turn()
     due_ns = world.clock.ns + MS

@@ -164,9 +164,10 @@ class Engine:
         return sum([lane.gate.rows.taken for lane in self.lanes])
 
     def is_quiet_until(self, at_ns: int) -> bool:
-        """Whether a batch is expected back by `at_ns` and little else is going on."""
-        executor_due = any(executor.in_flight and executor.free_ns <= at_ns for executor in self.executors)
-        return executor_due and self._rows_under_way() <= QUIET_ROWS
+        """Whether few requests are under way, and what is with an executor is expected back by `at_ns`."""
+        if self._rows_under_way() > QUIET_ROWS:
+            return False
+        return all(not executor.in_flight or executor.free_ns <= at_ns for executor in self.executors)
 
     # ---------------------------------------------------------------- drain
 

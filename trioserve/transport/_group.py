@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 MAX_EVENTS: Final = 256
 SOON_NS: Final = 500_000
 SOON_S: Final = 0.001
-"""While few requests are under way and their batch is expected back within `SOON_NS`, the group waits for it in its own
-epoll set, at most this long: a sleep through the loop and back costs 20 us more. Other tasks wait no longer than
-that. Under load it would wake for every single arrival; going through the loop, it finds many."""
+"""After a turn with few requests under way, all of them expected back within `SOON_NS`, the group waits for what comes
+next in its own epoll set, once and at most this long: a sleep through the loop and back costs 20 us more. Other tasks
+wait no longer than that. Under load it would wake for every single arrival; through the loop, it finds many."""
 
 PAUSE_S: Final = 0.000_03
 """While the executors have all they take and requests come one from each of many connections, a turn begins this much
@@ -183,6 +183,7 @@ class ConnectionGroup:
         poll, now_ns = self._poller.poll, self._clock.now_ns
         task_status.started()
         yielded_ns = now_ns()
+        turned = False
         try:
             while True:  # noqa: ASYNC913 - sleeps when idle, and gives way when its time is over
                 turn_ns = now_ns()
@@ -194,13 +195,15 @@ class ConnectionGroup:
                     self._poller.pause(PAUSE_S)
                 events = poll(0, MAX_EVENTS)
                 if not events and not ready:
-                    if engine.is_quiet_until(turn_ns + SOON_NS):
+                    if turned and engine.is_quiet_until(turn_ns + SOON_NS):
                         events = poll(SOON_S, MAX_EVENTS)
+                    turned = False
                     if not events:
                         await self._poller.wait()
                         yielded_ns = now_ns()
                         continue
                 self._turn(events, now_ns())
+                turned = True
         finally:
             self.close()
 
