@@ -230,7 +230,9 @@ async def deadlines(field: Field) -> list[Finding]:
 def _lateness(field: Field, late_ms: Sequence[float], bare_ms: Sequence[float], quantile: float) -> Finding:
     """A millisecond is promised, or what the machine itself is late by and 0.3 ms."""
     bound_ms = max(1.0, round(float(np.quantile(bare_ms, quantile)) + 0.3, 2))
-    return field.timing(f"lateness, p{quantile * 100:.0f}", float(np.quantile(late_ms, quantile)), bound_ms, "ms")
+    return field.timing(
+        f"lateness, p{quantile * 100:.0f}", float(np.quantile(late_ms, quantile)), bound_ms, "ms"
+    )
 
 
 def _lateness_of_sleep_ms(times: int) -> list[float]:
