@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
+
+NEVER_NS: Final = 2**63 - 1
+"""An instant later than any: nothing is due."""
 
 
 class Clock(Protocol):

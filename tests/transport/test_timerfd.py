@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from trioserve.request import NEVER_NS
 from trioserve.transport import _timerfd as module
 from trioserve.transport._poller import READABLE, EpollPoller
-from trioserve.transport._timerfd import NEVER_NS, TimerFd
+from trioserve.transport._timerfd import TimerFd
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from trioserve.request import NEVER_NS
+
 from ._arrival import Arrival
 from ._engine import Engine
 from ._executor import Executor
 from ._intake import Intake
-from ._lane import NEVER_NS, Lane
+from ._lane import Lane
 from ._session import ReplySink, Session
 from ._stage import Link
 from ._text import TextLane, text_region_nbytes

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trioserve.admission import Gate, Permits
 from trioserve.errors import error_for
+from trioserve.request import NEVER_NS
 from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signature
 
 from ._executor import Executor
-from ._lane import NEVER_NS, Lane
+from ._lane import Lane
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
 from ._terminal import Terminal

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
+from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
-from ._lane import NEVER_NS, Lane
+from ._lane import Lane
 from ._stage import Link, Stage
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import numpy as np
 
 from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, ServiceModel, WorkConserving
 from trioserve.memory import FULL, SlotTable
+from trioserve.request import NEVER_NS
 from trioserve_protocol import HEADER_NBYTES, ErrorCode, Flag, pad8
 
 from ._arrival import joined, scratch
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ._batch import Range
     from ._session import Session
 
-NEVER_NS: Final = 2**63 - 1
 OK: Final = ErrorCode.OK
 SPECIAL: Final = int(Flag.SAMPLED | Flag.NOREPLY)
 """Flags whose reply differs from the plain RESULT header."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode, Flag, Tag, Timing, code_of, error_frame, tlv
 
 from ._batch import slot_at
-from ._lane import MANY, NEVER_NS, SPECIAL
+from ._lane import MANY, SPECIAL
 from ._replies import ReplyBlock, result_parts
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FULL: Final = -1
+from trioserve.memory._slots import FULL
 
 
 class BumpRegion:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
+from trioserve.request import NEVER_NS
 from trioserve.transport import GONE, READABLE, WRITABLE
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-NEVER_NS: Final = 2**63 - 1
 UNLIMITED: Final = 1 << 62
 
 

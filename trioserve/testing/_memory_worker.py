@@ -11,7 +11,8 @@ import trio
 
 from trioserve.errors import WorkerLost
 from trioserve.execution import StageBatch, StageResult
-from trioserve.testing._memory_network import NEVER_NS, MemoryNetwork
+from trioserve.request import NEVER_NS
+from trioserve.testing._memory_network import MemoryNetwork
 from trioserve.transport import READABLE
 
 if TYPE_CHECKING:

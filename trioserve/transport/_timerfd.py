@@ -12,9 +12,10 @@ import os
 import time
 from typing import Final
 
+from trioserve.request import NEVER_NS
+
 _TFD_TIMER_ABSTIME: Final = 1
 _FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC  # the values of TFD_NONBLOCK and TFD_CLOEXEC
-NEVER_NS: Final = 2**63 - 1
 
 
 class _TimeSpec(ctypes.Structure):

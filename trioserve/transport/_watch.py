@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from trioserve.request import NEVER_NS
 from trioserve_protocol import HEADER, HEADER_NBYTES, ErrorCode, error_frame
-
-from ._timerfd import NEVER_NS
 
 if TYPE_CHECKING:
     from trioserve.config import ServerLimits
