@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from ._adaptive import Adaptive
+from ._margins import Margins
 from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
 from ._queue import ArrivalQueue, LengthQueue
+from ._rate import DeadlineBands, DecayingRate
+from ._returns import Returns
 from ._service import ServiceModel
 
 __all__ = [
+    "Adaptive",
     "ArrivalQueue",
+    "DeadlineBands",
+    "DecayingRate",
     "Dispatch",
     "FixedWindow",
     "LengthQueue",
+    "Margins",
     "Policy",
     "QueueView",
+    "Returns",
     "ServiceModel",
     "WaitUntil",
     "WorkConserving",
