@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from ._length_queue import LengthQueue
 from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
-from ._queue import ArrivalQueue, LengthQueue
+from ._queue import RowQueue
 from ._service import ServiceModel
 
 __all__ = [
-    "ArrivalQueue",
     "Dispatch",
     "FixedWindow",
     "LengthQueue",
     "Policy",
     "QueueView",
+    "RowQueue",
     "ServiceModel",
     "WaitUntil",
     "WorkConserving",
