@@ -69,7 +69,7 @@ def test_a_batch_waits_a_moment_for_a_body_that_is_nearly_here(world: World) -> 
     world.pass_time(MS // 4)
     body.send()
     world.turn()
-    assert world.executor.ranges() == [[(1, 1), (0, 1)]]
+    assert world.executor.ranges() == [[(0, 2)]]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(world: World) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ._adaptive import Adaptive
+from ._length_queue import LengthQueue
 from ._margins import Margins
 from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
-from ._queue import ArrivalQueue, LengthQueue
+from ._queue import RowQueue
 from ._rate import DeadlineBands, DecayingRate
 from ._returns import Returns
 from ._service import ServiceModel
 
 __all__ = [
     "Adaptive",
-    "ArrivalQueue",
     "DeadlineBands",
     "DecayingRate",
     "Dispatch",
@@ -22,6 +22,7 @@ __all__ = [
     "Policy",
     "QueueView",
     "Returns",
+    "RowQueue",
     "ServiceModel",
     "WaitUntil",
     "WorkConserving",

@@ -84,8 +84,9 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     turn_frames: Number = 512
     """Frames of all connections of a group handled before the loop gets a turn."""
 
-    turn_nbytes: Nbytes = 1 * MIB
-    """Bytes of all connections of a group handled before the loop gets a turn."""
+    turn_nbytes: Nbytes = 4 * MIB
+    """Bytes of all connections of a group handled before the loop gets a turn: about a millisecond of copying. One
+    connection gets a quarter of it."""
 
     turn_us: Annotated[int, Meta(ge=1, description="microseconds")] = 500
     """Time one turn of a group may take before the loop gets one, in microseconds."""
