@@ -105,6 +105,7 @@ def test_greedy_takes_as_long_as_the_closed_form_says(x: float, expected: float)
     assert result.mean_latency_ms() / alpha_ms == pytest.approx(expected, rel=0.015)
 
 
+@pytest.mark.slow
 def test_a_client_that_is_refused_thinks_and_comes_again() -> None:
     result = simulate(Adaptive(), ClosedLoop(100, MS, seconds=0.5), line(4, 0.1), sla_ns=12 * MS)
     assert result.shed > 0
@@ -154,6 +155,7 @@ def test_without_the_rule_promises_are_broken() -> None:
     assert result.dropped > 0.05 * result.admitted
 
 
+@pytest.mark.slow
 def test_after_an_overload_all_is_well_again() -> None:
     capacity = 32_000 / 7.2
     stream = poisson(10 * capacity, 0.5, 1) + poisson(0.7 * capacity, 2.0, 2)

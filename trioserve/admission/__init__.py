@@ -1,4 +1,4 @@
-"""Who gets in: the semaphores of rows and of bytes, classes, tenants, the rule; all from the header, without waiting."""
+"""Who gets in: permits for rows and bytes, classes, tenants, the rule; all from the header, without waiting."""
 
 from __future__ import annotations
 

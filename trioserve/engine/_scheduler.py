@@ -37,9 +37,16 @@ class Queue(Protocol):
 
     rows: int
 
-    @property
-    def head(self) -> int:
-        """The slot that is served next; the queue must not be empty."""
+    def outlook(self, limit: int) -> tuple[int, bool]:
+        """Rows of the next batch of at most `limit` if it were cut now, and whether it has no room for more."""
+        ...
+
+    def head_deadline_ns(self, rows: int) -> int:
+        """The earliest deadline among the first so many rows; the queue must not be empty."""
+        ...
+
+    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
+        """When the first of the first so many rows became ready; the queue must not be empty."""
         ...
 
     def ahead(self, key_ns: int) -> int:
@@ -47,7 +54,7 @@ class Queue(Protocol):
         ...
 
     def deadlines(self, rows: int) -> Sequence[int]:
-        """Deadlines of the first so many rows, in service order."""
+        """Deadlines of the first so many rows that one batch may hold, in service order."""
         ...
 
     def deadlines_after(self, key_ns: int) -> Sequence[int]:
@@ -57,11 +64,6 @@ class Queue(Protocol):
 
 class Columns(Protocol):
     """What is known of each slot; `trioserve.memory.SlotTable` has it."""
-
-    @property
-    def deadline_ns(self) -> Sequence[int]:
-        """When each must be answered."""
-        ...
 
     @property
     def ready_ns(self) -> Sequence[int]:
@@ -158,7 +160,7 @@ class Scheduler:
 
     Args:
         queue: what is ready to run; the caller enters and takes rows.
-        columns: deadlines and times of the slots.
+        columns: of the slots.
         policy: when to cut.
         service: how long batches run.
         max_rows: largest batch.
@@ -313,15 +315,20 @@ class Scheduler:
 
     def view(self, executor: int, now_ns: int) -> QueueView:
         """What the policy may know; the queue must not be empty."""
-        queue, columns, occupancy = self.queue, self.columns, self.occupancy
-        head = queue.head
+        queue, occupancy = self.queue, self.occupancy
+        max_rows, full_rows = self.max_rows, self.full_rows
+        rows, is_full = queue.outlook(max_rows)
+        queued_rows = queue.rows if is_full else rows
+        if is_full and rows < full_rows:  # by its tokens
+            full_rows = rows
+        first_rows = min(rows, full_rows)
         executors = len(occupancy.free_ns)
         busy = sum(map(bool, occupancy.in_flight)) if executors > 1 else 0
         return QueueView(  # by position: names cost 0.6 us, a tenth of a decision
-            queue.rows,
-            self.max_rows,
-            columns.ready_ns[head],
-            columns.deadline_ns[head],
+            queued_rows,
+            max_rows,
+            queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
+            queue.head_deadline_ns(first_rows),
             int(self.announced),
             NEVER_NS,
             self.last_completion_ns,
@@ -329,7 +336,7 @@ class Scheduler:
             self._fixed_ns,
             self._per_row_ns,
             self.service if self.units_per_row == 1.0 else self._by_rows,
-            self.full_rows,
+            full_rows,
             queue.deadlines,
             self._etas,
             self.offered.rates(0, now_ns)[0],

@@ -28,6 +28,20 @@ class SimulatedQueue:
         """The request that is served next; the queue must not be empty."""
         return self._ids[self._taken]
 
+    def outlook(self, limit: int) -> tuple[int, bool]:
+        """Rows of the next batch of at most `limit`, and whether it has no room for more."""
+        return min(self.rows, limit), self.rows >= limit
+
+    def head_deadline_ns(self, rows: int) -> int:
+        """The deadline of the first row: all are of one class."""
+        del rows
+        return self._deadline_ns[self._ids[self._taken]]
+
+    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
+        """When the first of the first so many rows became ready."""
+        first = self._taken
+        return min([ready_ns[request] for request in self._ids[first : first + rows]])
+
     def push(self, request: int, key_ns: int) -> None:
         """Enters a request."""
         keys = self._keys
