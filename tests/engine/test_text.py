@@ -10,7 +10,6 @@ from tests.engine.play_models import text_config
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
 from trioserve.config import BatchingConfig, ServerLimits
-from trioserve.engine import NEVER_NS
 from trioserve_protocol import (
     DType,
     ErrorCode,
@@ -322,17 +321,15 @@ def test_the_usual_row_is_learned_in_tokens(make_world: MakeWorld) -> None:
     world = make_world(configs=[config])
     lane = world.text
     lane.service = ServiceModel({10: 1_010, 20: 1_020})
-    assert (lane.units_per_row, lane.full_rows) == (8.0, 4)
+    assert lane.scheduler.units_per_row == 8.0
     client = world.client("text")
     for number in range(60):
         client.texts(number + 1, [30, 31])
         world.settle()
-    assert lane.units_per_row == pytest.approx(31, rel=0.05)
-    assert lane.full_rows == 2
+    assert lane.scheduler.units_per_row == pytest.approx(31, rel=0.05)
     lane.service = ServiceModel({10: 1_010, 20: 1_020})
-    assert lane.backlog_ns() == pytest.approx(1_000 + 62, rel=0.05)
+    assert lane.scheduler.row_ns == pytest.approx((1_000 + 4 * 31) / 4, rel=0.05)
     client.texts(1000, [30])
     world.turn()
     world.tokenizer.finish()
-    assert lane.view(0, world.clock.ns).per_row_ns == pytest.approx(31, rel=0.05)
-    assert lane.view(0, world.clock.ns).announced_eta_ns == NEVER_NS
+    assert lane.scheduler.view(0, world.clock.ns).per_row_ns == pytest.approx(31, rel=0.05)

@@ -9,6 +9,7 @@ from ._engine import Engine
 from ._executor import Executor
 from ._intake import Intake
 from ._lane import Lane
+from ._policies import policy_of
 from ._scheduler import Cut, Occupancy, Scheduler
 from ._session import ReplySink, Session
 from ._stage import Link
@@ -30,5 +31,6 @@ __all__ = [
     "Session",
     "TextLane",
     "Tokenizer",
+    "policy_of",
     "text_region_nbytes",
 ]

@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trioserve_protocol import ErrorCode, pad8
+from trioserve_protocol import CLASS_MASK, ErrorCode, pad8
 
 from ._lane import OK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trioserve.admission import Account
     from trioserve_protocol import InferRun
 
     from ._lane import Lane
     from ._session import Session
 
 
-def admit_run(lane: Lane, session: Session, run: InferRun, now_ns: int) -> tuple[int, ErrorCode]:
+def admit_run(
+    lane: Lane, session: Session, account: Account, run: InferRun, now_ns: int
+) -> tuple[int, ErrorCode]:
     """Admits the front of a run of plain requests with ascending ids that are not in flight.
 
     Args:
         lane: the model.
         session: where the run came from.
+        account: whom it is counted for.
         run: columns; its payload is read here and not kept.
         now_ns: when the turn began that read it.
 
@@ -38,23 +42,34 @@ def admit_run(lane: Lane, session: Session, run: InferRun, now_ns: int) -> tuple
     if run.payload.shape[1] != body_nbytes:
         return 0, ErrorCode.INVALID_SIZE
     allowed = min(run.count, session.credit(body_nbytes))
-    done, code = admit_columns(lane, session.index, run, allowed, now_ns)
+    granted = account.grant(allowed, now_ns)
+    done, code = admit_columns(lane, session.index, account, run, granted, now_ns)
     session.inflight += done
     session.inflight_nbytes += done * body_nbytes
-    if done == allowed < run.count:
+    if done < granted:
+        account.give_back(granted - done)
+    elif granted < allowed:
+        code = ErrorCode.QUOTA_EXCEEDED
+    elif allowed < run.count:
         code = ErrorCode.CREDIT_EXCEEDED
     return done, code
 
 
 def admit_columns(
-    lane: Lane, sessions: int | NDArray[np.uint32], run: InferRun, allowed: int, now_ns: int
+    lane: Lane,
+    sessions: int | NDArray[np.uint32],
+    account: Account | None,
+    run: InferRun,
+    allowed: int,
+    now_ns: int,
 ) -> tuple[int, ErrorCode]:
     """Admits the front of a run, as far as permits and slots go; sizes, ids and credit have been checked.
 
     Args:
         lane: the model.
-        sessions: index of the session, or u32[run.count] of each request's. Their accounts are the caller's.
-        run: plain requests.
+        sessions: index of the session, or u32[run.count] of each request's. What they are charged is the caller's.
+        account: of the tenant; see `Door.reserve`.
+        run: plain requests, of one class and deadline unless the model `is_calm` about them all.
         allowed: how many of them the credit admits.
         now_ns: when the turn began that read it.
 
@@ -64,8 +79,16 @@ def admit_columns(
     body_nbytes = lane.body_nbytes
     if lane.closed_code:
         return 0, lane.closed_code
-    admitted = lane.gate.admit_run(allowed, body_nbytes)
     deadlines_ns, earliest_ns = _deadlines_of(lane, run, now_ns)
+    door, code, timeout_ns = lane.door, OK, earliest_ns - now_ns
+    asked = allowed
+    if (
+        timeout_ns < door.calm_ns
+        or lane.gate.rows.taken + allowed > door.calm_rows
+        or run.flags[0] & CLASS_MASK
+    ):
+        asked, code = door.reserve(account, int(run.flags[0]), (allowed, 1), timeout_ns, now_ns)
+    admitted = lane.gate.admit_run(asked, body_nbytes)
     done = 0
     while done < admitted:
         first, count = lane.slots.lease_run(admitted - done)
@@ -75,7 +98,15 @@ def admit_columns(
         done += count
     if done:
         lane.next_deadline_ns = min(lane.next_deadline_ns, earliest_ns)
-    return done, OK if done == allowed else ErrorCode.SHED
+    return done, OK if done == allowed else code or ErrorCode.SHED
+
+
+def is_uniform(run: InferRun) -> bool:
+    """Whether all requests of a run have one deadline and one class."""
+    if run.timeouts_us.tobytes() != run.timeouts_us[:1].tobytes() * run.count:
+        return False
+    classes = run.flags & CLASS_MASK
+    return bool((classes == classes[0]).all())
 
 
 def _deadlines_of(lane: Lane, run: InferRun, now_ns: int) -> tuple[int | NDArray[np.int64], int]:
@@ -112,8 +143,10 @@ def _fill_run(
     slots.sessions[first:end] = sessions if isinstance(sessions, int) else sessions[done:upto]
     slots.deadlines_ns[first:end] = deadlines_ns if isinstance(deadlines_ns, int) else deadlines_ns[done:upto]
     slots.readies_ns[first:end] = now_ns
-    if isinstance(deadlines_ns, int):
-        lane.queue.push(first, count, deadlines_ns)
+    offsets_ns = lane.door.classes.offsets_ns
+    if isinstance(deadlines_ns, int) and run.flags.tobytes() == run.flags[:1].tobytes() * run.count:
+        lane.queue.push(first, count, deadlines_ns, offsets_ns[int(run.flags[0]) & CLASS_MASK])
         return
-    for slot, deadline_ns in enumerate(deadlines_ns[done:upto].tolist(), first):
-        lane.queue.push(slot, 1, deadline_ns)
+    keys = zip(slots.deadlines_ns[first:end].tolist(), run.flags[done:upto].tolist(), strict=True)
+    for slot, (deadline_ns, flags) in enumerate(keys, first):
+        lane.queue.push(slot, 1, deadline_ns, offsets_ns[flags & CLASS_MASK])

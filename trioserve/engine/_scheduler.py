@@ -227,6 +227,8 @@ class Scheduler:
         self.rule.refresh(service, full_units, self.margins.z, max_units)
         self._by_rows.model = service
         self._by_rows.units_per_row = self.units_per_row
+        self.unit_ns = self.rule.full_ns / self.rule.full_units
+        """Executor time of one unit in a full batch."""
         self._fixed_ns = service.alpha_ns
         self._per_row_ns = service.beta_ns * self.units_per_row
         self.returns.tune(self._fixed_ns)
@@ -243,6 +245,7 @@ class Scheduler:
         key_ns: int = 0,
         eta_ns: int = 0,
         over_share: bool = False,
+        others_ns: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
 
@@ -254,6 +257,7 @@ class Scheduler:
             key_ns: their place in the service order; the deadline if 0.
             eta_ns: time until the payload is complete; 0 if it is.
             over_share: whether their tenant takes more than its share while others are active.
+            others_ns: what is queued for other models of the executor and comes first.
 
         Returns:
             How many were admitted, and what the others are refused with (OK if none is).
@@ -262,7 +266,12 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        if not eta_ns and not over_share and self.rule.is_calm(reserved, deadline_ns, now_ns):
+        if (
+            not eta_ns
+            and not over_share
+            and not others_ns
+            and self.rule.is_calm(reserved, deadline_ns, now_ns)
+        ):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -270,6 +279,9 @@ class Scheduler:
             return count, ErrorCode.OK
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
+        if others_ns:
+            free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
+            situation = situation._replace(free_ns=free_ns, idle=False)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
         self._tense_ns = now_ns
         admitted = verdict.admitted
@@ -306,6 +318,11 @@ class Scheduler:
     def retry_after_us(self, now_ns: int) -> int:
         """When the request that was shed last should come again, microseconds from now."""
         return self.rule.retry_after_us(self._excess_ns, now_ns)
+
+    @property
+    def row_ns(self) -> float:
+        """Executor time of one row in a full batch."""
+        return self.unit_ns * self.units_per_row
 
     def release(self, units: float) -> None:
         """What was reserved has ended, in whatever way."""
