@@ -9,7 +9,8 @@ from ._engine import Engine
 from ._executor import Executor
 from ._intake import Intake
 from ._lane import Lane
-from ._scheduler import Cut, Occupancy, Scheduler
+from ._occupancy import Occupancy
+from ._scheduler import Cut, Scheduler
 from ._session import ReplySink, Session
 from ._stage import Link
 from ._text import TextLane, text_region_nbytes
