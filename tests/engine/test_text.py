@@ -285,7 +285,7 @@ def test_a_bucket_that_is_not_full_stays_open_behind_a_busy_executor(make_world:
 def test_a_batch_is_full_by_its_tokens(make_world: MakeWorld) -> None:
     config = text_config(batching={"max_tokens": 24})
     world = make_world(configs=[config], depth=2)
-    world.text.service = ServiceModel({8: 10 * MS, 16: 10 * MS})
+    world.text.service = ServiceModel({8: MS // 2, 16: MS // 2})
     client = world.client("text")
     client.texts(1, [5])
     world.turn()

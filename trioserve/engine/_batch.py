@@ -25,7 +25,18 @@ class Batch:
         cut_ns: when.
     """
 
-    __slots__ = ("cut", "cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows", "units")
+    __slots__ = (
+        "cut",
+        "cut_ns",
+        "head_ns",
+        "lane",
+        "number",
+        "predicted_ns",
+        "ranges",
+        "reason",
+        "rows",
+        "units",
+    )
 
     def __init__(self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int) -> None:
         self.lane = lane
@@ -38,6 +49,8 @@ class Batch:
         self.cut_ns = cut_ns
         self.cut: Cut | None = None
         """What the scheduler noted of it."""
+        self.head_ns = 0
+        """Its earliest deadline."""
         self.predicted_ns = 0
         """When it is expected to be finished."""
 

@@ -11,7 +11,7 @@ from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
 from ._lane import Lane
-from ._scheduler import Occupancy
+from ._occupancy import Occupancy
 from ._stage import Link, Stage
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class Executor(Stage[Lane, Batch]):
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
         lengths, batch.units = lane.measure(ranges, batch.rows)
+        batch.head_ns = head_ns
         batch.cut = scheduler.started(batch.units, head_ns, 0, now_ns)
         batch.predicted_ns = batch.cut.predicted_ns
         if batch.rows < lane.max_rows and not queue.rows:
@@ -115,13 +116,14 @@ class Executor(Stage[Lane, Batch]):
             raise AssertionError("a batch came back that was not started: this is a bug")
         lane.stats.count_completion(work, result)
         deadlines_ns: list[int] = []
-        if cut.near or now_ns > cut.predicted_ns or scheduler.is_tense(now_ns):
+        if cut.near or now_ns >= work.head_ns or scheduler.is_tense(now_ns):
             column = lane.slots.deadlines_ns
             for first, count in work.ranges:
                 deadlines_ns += column[first : first + count].tolist()
         run_ns = result.finished_ns - result.started_ns
         scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code))
-        lane.door.settle(now_ns)
+        if scheduler.learnt_ns == now_ns:
+            lane.door.settle(now_ns)
         self._terminal.finish(work, result, now_ns)
 
     def _give_up(self, work: Batch) -> None:

@@ -21,7 +21,7 @@ from trioserve_protocol import (
 )
 
 from ._bulk import admit_many, begin
-from ._columns import admit_columns, admit_run, is_uniform
+from ._columns import admit_columns, admit_run, terms_of
 from ._lane import SPECIAL
 from ._refusals import Refusals
 from ._text import TextLane
@@ -93,21 +93,19 @@ class Intake:
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
-        rids = run.rids
         lane = session.lanes.get(run.handle)
-        if lane is None or not _is_plain(run, session.last_rid) or isinstance(lane, TextLane):
+        flags = _flags_of(run, session.last_rid)
+        account, terms = session.accounts.get(run.handle, session.account), None
+        if lane is not None and flags >= 0 and not isinstance(lane, TextLane):
+            terms = terms_of(lane, account, run, flags, now_ns)
+        if lane is None or terms is None:
             for row in range(run.count):
                 self.admit(session, _request_of(run, row), now_ns)
             return
-        if not is_uniform(run) and not _is_calm(lane, run):
-            for row in range(run.count):
-                self.admit(session, _request_of(run, row), now_ns)
-            return
-        account = session.accounts.get(run.handle, session.account)
         session.taken += run.count
-        session.last_rid = int(rids[-1])
+        session.last_rid = int(run.rids[-1])
         lane.stats.received += run.count
-        done, code = admit_run(lane, session, account, run, now_ns)
+        done, code = admit_run(lane, session, run, terms[0], now_ns)
         if done < run.count:
             self._refusals.refuse_rest(session, lane, account, run, done, code)
 
@@ -121,17 +119,18 @@ class Intake:
             run: the requests; its payload is read here and not kept.
             now_ns: when the turn began that read it.
         """
-        tenants, is_calm = self._engine.tenants, _is_calm(lane, run)
-        alike = is_calm or (is_uniform(run) and not any(session.account.is_over for session in sessions))
-        if not alike or tenants.has_quotas:
+        tenants = self._engine.tenants
+        flags = int(np.bitwise_or.reduce(run.flags))
+        terms = None if tenants.has_quotas else terms_of(lane, None, run, flags, now_ns)
+        if terms is None or not (terms[1] or not any(session.account.is_over for session in sessions)):
             for row, session in enumerate(sessions):
                 self.admit(session, _request_of(run, row), now_ns)
             return
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
-        lane.scheduler.returns.arrived_many(indices, now_ns)
-        done, code = admit_columns(lane, indices, None, run, run.count, now_ns)
-        if not is_calm:
+        lane.returns.arrived_many(indices, now_ns)
+        done, code = admit_columns(lane, indices, run, terms[0], run.count, now_ns)
+        if not terms[1]:
             for session in sessions[:done]:
                 tenants.count(session.account, lane.scheduler.row_ns)
         body_nbytes, rids = lane.body_nbytes, run.rids.tolist()
@@ -304,23 +303,19 @@ def _or_quota(account: Account, granted: int, done: int, count: int, code: Error
     return ErrorCode.QUOTA_EXCEEDED if done == granted < count and code is ErrorCode.SHED else code
 
 
-def _is_calm(lane: Lane, run: InferRun) -> bool:
-    """Whether a model admits all of a run without looking at its requests one by one."""
-    shortest_us = int(run.timeouts_us.min())
-    timeout_ns = shortest_us * 1000 or lane.default_deadline_ns
-    return lane.door.is_calm(run.count, timeout_ns, int(np.bitwise_or.reduce(run.flags)))
+def _flags_of(run: InferRun, last_rid: int) -> int:
+    """The flags, joined by or, of a run that can be admitted as columns; -1 for another one.
 
-
-def _is_plain(run: InferRun, last_rid: int) -> bool:
-    """Whether a run can be admitted as columns: plain requests with ascending ids that were not used before."""
-    if run.rows != 1 or run.meta or int(np.bitwise_or.reduce(run.flags)) & SPECIAL:
-        return False
+    It can if its requests are plain, with ascending ids that were not used before.
+    """
+    flags = int(np.bitwise_or.reduce(run.flags))
     rids = run.rids
     first = int(rids[0])
-    if first <= last_rid:
-        return False
+    if run.rows != 1 or run.meta or flags & SPECIAL or first <= last_rid:
+        return -1
     # Clients that count are the rule, and comparing lists is three times as fast as a vector comparison of 16.
-    return rids.tolist() == list(range(first, first + run.count)) or bool((rids[1:] > rids[:-1]).all())
+    ascend = rids.tolist() == list(range(first, first + run.count)) or bool((rids[1:] > rids[:-1]).all())
+    return flags if ascend else -1
 
 
 def _request_of(run: InferRun, row: int) -> Infer:
