@@ -75,9 +75,16 @@ def highest_load(case: Case, *, requests: int, seed: int = 0) -> float:
 
 
 def recovery_s(case: Case, *, retries: int, overload_s: float, seed: int = 0) -> float:
-    """How long after ten times the capacity, at 0.7 times of it, requests are still refused or late."""
+    """How long after ten times the capacity, at 0.7 times of it, requests are still refused or late.
+
+    Args:
+        case: the model.
+        retries: how often a refused request comes again.
+        overload_s: length of the overload; three times as much follows.
+        seed: of the stream and of the run times.
+    """
     burst = poisson(10 * case.capacity_per_s, overload_s, seed, retries=retries)
-    stream = burst + poisson(0.7 * case.capacity_per_s, 3.0, seed + 1)
+    stream = burst + poisson(0.7 * case.capacity_per_s, 3 * overload_s, seed + 1)
     result = _run(case, stream, seed)
     lost = result.at_ns[result.state != 0]
     return max(0.0, float(lost.max() - burst.at_ns[-1]) / 1e9) if lost.size else 0.0

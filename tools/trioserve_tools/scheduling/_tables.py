@@ -25,7 +25,7 @@ class Size(NamedTuple):
 
 
 FULL: Final = Size(40_000, 20.0, 3)
-SHORT: Final = Size(1_500, 0.5, 1)
+SHORT: Final = Size(800, 0.5, 1)
 
 Table = Callable[[Size], str]
 
