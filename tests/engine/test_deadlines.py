@@ -7,6 +7,7 @@ from itertools import chain, repeat
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from tests.engine.scenario import Scenario
@@ -97,7 +98,7 @@ async def test_work_of_another_model_that_comes_first_is_counted(autojump_clock:
         client.infer(1)
         scenario.nudge()
         await trio.lowlevel.checkpoint()
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         client.run(range(10, 22), timeouts_us=22_000)
         client.infer(100, "narrow", timeout_us=22_100)
         assert client.code(100) == ErrorCode.SHED, "17.3 ms of other work come first"
