@@ -140,6 +140,8 @@ class Scheduler:
         """Of these, the units that are still being received or tokenized."""
         self.announced_etas: Callable[[], Sequence[int]] = tuple
         """When they are expected."""
+        self.head_ns = NEVER_NS
+        """The earliest deadline among the rows of the batch that was decided on last."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
         self._excess_ns = 0.0
@@ -284,7 +286,7 @@ class Scheduler:
             queued_rows,
             max_rows,
             queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
-            queue.head_deadline_ns(first_rows),
+            self._head_of(first_rows),
             int(self.announced),
             NEVER_NS,
             self.last_completion_ns,
@@ -334,8 +336,12 @@ class Scheduler:
             and self.units_per_row == 1.0
             and self.service.known
             and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
-            and self.queue.head_deadline_ns(self.full_rows) - start_ns >= self._ample_ns
+            and self._head_of(self.full_rows) - start_ns >= self._ample_ns
         )
+
+    def _head_of(self, rows: int) -> int:
+        self.head_ns = self.queue.head_deadline_ns(rows)
+        return self.head_ns
 
     def started(self, units: float, head_deadline_ns: int, executor: int, now_ns: int) -> Cut:
         """A batch has been cut and given to an executor.
