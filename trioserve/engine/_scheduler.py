@@ -28,7 +28,7 @@ from trioserve_protocol import CutReason, ErrorCode
 
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 
-MOST_OVERTAKING: Final = 0.9
+MOST_OVERTAKING: Final = 0.995
 """Part of the capacity, at most, that those who come later and go first are believed to take."""
 
 RATE_MEMORY_NS: Final = 10_000_000
@@ -219,7 +219,11 @@ class Scheduler:
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
         if overtaking:
-            situation = situation._replace(rho=min(MOST_OVERTAKING, situation.rho + overtaking))
+            wait_ns = max(0, situation.free_ns[0] - now_ns)
+            situation = situation._replace(
+                rho=min(MOST_OVERTAKING, situation.rho + overtaking),
+                overtaken=float(int(overtaking * self.rule.capacity * wait_ns)),
+            )
         if others_ns:
             free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
             situation = situation._replace(free_ns=free_ns, idle=False)
@@ -252,6 +256,7 @@ class Scheduler:
             rate,
             self.rule.rho_of(shorter),
             eta_ns,
+            0.0,
             over_share,
             None if ahead == queue.rows else lambda: queue.deadlines_after(key_ns),
         )
