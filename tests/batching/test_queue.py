@@ -269,3 +269,33 @@ def test_looking_takes_nothing() -> None:
     queue = arrivals((0, 2))
     assert queue.peek(8, ONES) == queue.peek(8, ONES)
     assert queue.rows == 2
+
+
+# ---------------------------------------------------------------- a blur
+
+
+def blurred(*deadlines_ns: int, blur_ns: int = 10) -> RowQueue:
+    queue = RowQueue(BLOCK, deadlines_ns, blur_ns)
+    for slot, deadline_ns in enumerate(deadlines_ns):
+        queue.push(slot, 1, deadline_ns)
+    return queue
+
+
+def test_keys_within_the_blur_are_in_order_of_arrival() -> None:
+    queue = blurred(100, 95, 103, 94)
+    assert queue.peek(8, ONES) == [(0, 4)]
+    assert queue.ahead(93) == 4
+    assert queue.deadlines_after(93) == []
+    assert queue.head_deadline_ns(4) - min(100, 95, 103, 94) <= 10
+
+
+def test_keys_beyond_the_blur_are_in_order_of_time() -> None:
+    queue = blurred(100, 103, 92, 80)
+    assert queue.take(2, ONES) == [(2, 2)]
+    assert queue.take(2, ONES) == [(0, 2)]
+
+
+def test_a_blur_does_not_add_up() -> None:
+    """Each row is compared with the latest, not with its neighbour."""
+    queue = blurred(100, 95, 90, 85)
+    assert queue.take(1, ONES) == [(3, 1)]

@@ -7,6 +7,9 @@ and may be leased again: an entry never outlives its slot.
 The order is that of a key: the deadline and, for less important classes, an offset. Nearly all rows arrive in that
 order, because nearly all have the same time from arrival to deadline; so the queue is a list of ranges of adjacent
 slots, and a row that belongs at the end costs one comparison. One that belongs in the middle splits a range.
+
+Clients count their deadlines down by themselves, so what arrives at one time differs by microseconds. Keys that are
+less than a blur apart count as equal: else nearly every row under overload would belong in the middle.
 """
 
 from __future__ import annotations
@@ -38,10 +41,12 @@ class RowQueue:
     Args:
         block_rows: ranges are not joined across blocks of this many slots, so that a full block is one batch.
         deadline_ns: column over the slots, every row of a request included; read while the row waits.
+        blur_ns: keys no further apart are in order of arrival.
     """
 
-    def __init__(self, block_rows: int, deadline_ns: Sequence[int]) -> None:
+    def __init__(self, block_rows: int, deadline_ns: Sequence[int], blur_ns: int = 0) -> None:
         self._block_rows: Final = block_rows
+        self._blur_ns: Final = blur_ns
         self._deadline_ns: Final = deadline_ns
         self._ranges: list[list[int]] = []
         """By key; the keys of one range ascend."""
@@ -70,10 +75,10 @@ class RowQueue:
         """
         key_ns = deadline_ns + offset_ns
         self.rows += count
-        if key_ns < self._tail_ns:
+        if key_ns < self._tail_ns - self._blur_ns:
             self._insert(key_ns, first, count, offset_ns)
             return
-        self._tail_ns = key_ns
+        key_ns = self._tail_ns = max(key_ns, self._tail_ns)
         ranges = self._ranges
         if ranges:
             last = ranges[-1]
@@ -180,7 +185,7 @@ class RowQueue:
         return min(self.rows, limit), self.rows >= limit
 
     def head_deadline_ns(self, rows: int) -> int:
-        """The earliest deadline among the first so many rows; the queue must not be empty."""
+        """The earliest deadline among the first so many rows, but for the blur; the queue must not be empty."""
         deadline_ns = BEHIND_ALL
         for key_ns, _, count, offset_ns in self._ranges:
             deadline_ns = min(deadline_ns, key_ns - offset_ns)
@@ -207,8 +212,8 @@ class RowQueue:
         return oldest_ns
 
     def ahead(self, key_ns: int) -> int:
-        """Rows whose key is not later."""
-        if key_ns >= self._tail_ns:
+        """Rows whose key is not later, or only by the blur."""
+        if key_ns >= self._tail_ns - self._blur_ns:
             return self.rows
         ahead = 0
         for waiting in self._ranges:

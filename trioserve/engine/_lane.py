@@ -47,6 +47,9 @@ MANY: Final = 1 << 15
 """Mark in the slots' flags column: a request of an INFER_MANY. Bit 15 of the wire's flags is reserved and ignored."""
 
 WIRE_FLAGS: Final = MANY - 1
+BLUR_SHARE: Final = 1 / 128
+"""Of the default deadline: requests whose deadlines are no further apart are served in order of arrival."""
+
 MEAN_GAIN: Final = 1 / 16
 """Weight of one sample in a running mean."""
 
@@ -126,7 +129,8 @@ class Lane:
         self.frame_serial = 0
 
     def _make_queue(self) -> RowQueue | LengthQueue:
-        return RowQueue(self.max_rows, self.slots.deadline_ns)
+        blur_ns = int(self.config.default_deadline_ms * 1e6 * BLUR_SHARE)
+        return RowQueue(self.max_rows, self.slots.deadline_ns, blur_ns)
 
     # ---------------------------------------------------------------- the scheduler
 
