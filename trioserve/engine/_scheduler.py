@@ -139,7 +139,8 @@ class Scheduler:
         """When they are expected."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
-        self._excess_ns = 0.0
+        self.excess_ns = 0.0
+        """By how much the request that was shed last would have been late."""
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
@@ -223,8 +224,13 @@ class Scheduler:
         if distance_ns < eta_ns + self.service.mean_ns(units_each):
             return admitted, ErrorCode.DEADLINE_INFEASIBLE
         self.shed_ns = now_ns
-        self._excess_ns = verdict.excess_ns
+        self.excess_ns = verdict.excess_ns
         return admitted, ErrorCode.SHED
+
+    def shed_again(self, units: float, distance_ns: int, now_ns: int) -> None:
+        """So many units, with so much time each, were shed as others had been a moment before."""
+        self.offered.count(units, distance_ns)
+        self.shed_ns = self._tense_ns = now_ns
 
     def _situation(
         self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, *, over_share: bool
@@ -249,7 +255,7 @@ class Scheduler:
 
     def retry_after_us(self, now_ns: int) -> int:
         """When the request that was shed last should come again, microseconds from now."""
-        return self.rule.retry_after_us(self._excess_ns, now_ns)
+        return self.rule.retry_after_us(self.excess_ns, now_ns)
 
     @property
     def row_ns(self) -> float:
