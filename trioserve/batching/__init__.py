@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
 from ._queue import ArrivalQueue, LengthQueue
 from ._service import ServiceModel
+from ._shadow import Shadow
 
 __all__ = [
     "ArrivalQueue",
@@ -14,6 +15,7 @@ __all__ = [
     "Policy",
     "QueueView",
     "ServiceModel",
+    "Shadow",
     "WaitUntil",
     "WorkConserving",
 ]
