@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from ._adaptive import Adaptive
+from ._length_queue import LengthQueue
+from ._margins import Margins
 from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
-from ._queue import ArrivalQueue, LengthQueue
+from ._queue import RowQueue
+from ._rate import DeadlineBands, DecayingRate
+from ._returns import Returns
 from ._service import ServiceModel
 from ._shadow import Shadow
 
 __all__ = [
-    "ArrivalQueue",
+    "Adaptive",
+    "DeadlineBands",
+    "DecayingRate",
     "Dispatch",
     "FixedWindow",
     "LengthQueue",
+    "Margins",
     "Policy",
     "QueueView",
+    "Returns",
+    "RowQueue",
     "ServiceModel",
     "Shadow",
     "WaitUntil",
