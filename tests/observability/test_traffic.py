@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trioserve.observability import ARRIVAL, Trace, TraceError, TrafficRecorder
+from trioserve.observability import ARRIVAL, TrafficError, TrafficRecord, TrafficRecorder
 from trioserve.observability import _traffic as traffic
 
 
@@ -19,12 +19,12 @@ def test_runs_become_rows() -> None:
     recorder = TrafficRecorder(100)
     recorder.offered(1_000, 2, 50, sessions=7)
     recorder.offered(
-        1_500, 3, np.array([1, 2, 3], np.int64), units=4, tenant=2, klass=np.array([0, 1, 2], np.uint8)
+        1_500, 3, np.array([1, 2, 3], np.int64), rows=4, tenant=2, klass=np.array([0, 1, 2], np.uint8)
     )
-    arrivals = recorder.trace("m", {}).arrivals
+    arrivals = recorder.record("m", {}).arrivals
     assert arrivals["at_ns"].tolist() == [0, 0, 500, 500, 500]
     assert arrivals["timeout_ns"].tolist() == [50, 50, 1, 2, 3]
-    assert arrivals["units"].tolist() == [1, 1, 4, 4, 4]
+    assert arrivals["rows"].tolist() == [1, 1, 4, 4, 4]
     assert arrivals["session"].tolist() == [7, 7, 0, 0, 0]
     assert arrivals["tenant"].tolist() == [0, 0, 2, 2, 2]
     assert arrivals["klass"].tolist() == [0, 0, 0, 1, 2]
@@ -40,7 +40,7 @@ def test_the_bound_is_kept_and_the_rest_is_counted(runs: list[int], bound: int, 
             timeouts = np.arange(len(offered), len(offered) + count, dtype=np.int64)
             recorder.offered(number, count, timeouts)
             offered += timeouts.tolist()
-        trace = recorder.trace("m", {})
+        trace = recorder.record("m", {})
     assert trace.arrivals["timeout_ns"].tolist() == offered[:bound]
     assert trace.dropped == max(0, len(offered) - bound)
 
@@ -48,9 +48,9 @@ def test_the_bound_is_kept_and_the_rest_is_counted(runs: list[int], bound: int, 
 def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     recorder = TrafficRecorder(10)
     recorder.offered(5, 3, 20)
-    saved = recorder.trace("double", {"max_rows": 32})
+    saved = recorder.record("double", {"max_rows": 32})
     saved.save(tmp_path / "t.npz")
-    loaded = Trace.load(tmp_path / "t.npz")
+    loaded = TrafficRecord.load(tmp_path / "t.npz")
     assert loaded.model == "double"
     assert loaded.about == {"max_rows": 32}
     assert loaded.arrivals.tobytes() == saved.arrivals.tobytes()
@@ -58,7 +58,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> None:
-    trace = TrafficRecorder(1).trace("m", {"not": object()})
+    trace = TrafficRecorder(1).record("m", {"not": object()})
     with pytest.raises(TypeError):
         trace.save(tmp_path / "t.npz")
     assert not list(tmp_path.iterdir())
@@ -93,5 +93,5 @@ UNORDERED["at_ns"] = [5, 4]
 def test_what_is_no_record_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "bad.npz"
     path.write_bytes(data)
-    with pytest.raises(TraceError, match=r"bad\.npz"):
-        Trace.load(path)
+    with pytest.raises(TrafficError, match=r"bad\.npz"):
+        TrafficRecord.load(path)

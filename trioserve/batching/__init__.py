@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._adaptive import Adaptive
 from ._length_queue import LengthQueue
 from ._margins import Margins
+from ._named import POLICY_NAMES, policy_named
 from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
 from ._queue import RowQueue
 from ._rate import DeadlineBands, DecayingRate
@@ -13,6 +14,7 @@ from ._service import ServiceModel
 from ._shadow import Shadow
 
 __all__ = [
+    "POLICY_NAMES",
     "Adaptive",
     "DeadlineBands",
     "DecayingRate",
@@ -28,4 +30,5 @@ __all__ = [
     "Shadow",
     "WaitUntil",
     "WorkConserving",
+    "policy_named",
 ]

@@ -135,8 +135,8 @@ class Shadow:
 
     def _view(self) -> QueueView:
         service = self._service()
-        fixed_ns = service.predict_ns(1)
-        per_row_ns = (service.predict_ns(self._max_rows) - fixed_ns) / max(1, self._max_rows - 1)
+        fixed_ns = service.mean_ns(1)
+        per_row_ns = (service.mean_ns(self._max_rows) - fixed_ns) / max(1, self._max_rows - 1)
         oldest_ns, timeout_ns, _ = self._runs[0]
         return QueueView(
             self._rows,
@@ -153,7 +153,7 @@ class Shadow:
 
     def _run(self, rows: int, now_ns: int) -> None:
         """Runs a batch; its answers are counted at once, since nothing can change them any more."""
-        finished_ns = now_ns + max(1, int(self._service().predict_ns(rows)))
+        finished_ns = now_ns + max(1, int(self._service().mean_ns(rows)))
         self._free_ns = finished_ns
         self.batches += 1
         self._rows -= rows

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ._logging import configure_logging
-from ._traffic import ARRIVAL, Trace, TraceError, TrafficRecorder
+from ._traffic import ARRIVAL, TrafficError, TrafficRecord, TrafficRecorder
 
-__all__ = ["ARRIVAL", "Trace", "TraceError", "TrafficRecorder", "configure_logging"]
+__all__ = ["ARRIVAL", "TrafficRecord", "TrafficError", "TrafficRecorder", "configure_logging"]

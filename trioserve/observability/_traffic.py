@@ -29,25 +29,25 @@ ARRIVAL: Final = np.dtype(
     [
         ("at_ns", "<i8"),
         ("timeout_ns", "<i8"),
-        ("units", "<u4"),
+        ("rows", "<u4"),
         ("session", "<u4"),
         ("tenant", "<u4"),
         ("klass", "u1"),
     ]
 )
-"""One request: when its header came, in nanoseconds since the first; how long it could wait then; its units of service
-time (rows, or tokens); the number of its connection, of its tenant, and its class as on the wire."""
+"""One request: when its header came, in nanoseconds since the first; how long it could wait then; its rows; the number
+of its connection, of its tenant, and its class as on the wire."""
 
 
-class TraceError(Exception):
+class TrafficError(Exception):
     """A file is not a record of traffic. `str()` says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TrafficRecord:
     """What was asked of one model.
 
-    Ownership: the columns belong to the trace and are not written again.
+    Ownership: the columns belong to the record and are not written again.
     """
 
     model: str
@@ -61,7 +61,7 @@ class Trace:
     """Requests that came after the record was full."""
 
     def save(self, path: Path) -> None:
-        """Writes the trace; whoever looks sees all of it or what was there before.
+        """Writes the record; whoever looks sees all of it or what was there before.
 
         Raises:
             OSError: the file cannot be written.
@@ -78,23 +78,23 @@ class Trace:
                 raise
 
     @classmethod
-    def load(cls, path: Path) -> Trace:
+    def load(cls, path: Path) -> TrafficRecord:
         """Reads what `save` wrote. Nothing in a file is executed, whoever wrote it.
 
         Raises:
             OSError: the file cannot be read.
-            TraceError: it is no trace, or one of a later version.
+            TrafficError: it is no record, or one of a later version.
         """
         try:
             with np.load(path, allow_pickle=False) as members:
                 head = json.loads(members["head"].tobytes())
                 arrivals = members["arrivals"]
         except (ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-            raise TraceError(f"{path} is not a record of traffic: {error}") from error
+            raise TrafficError(f"{path} is not a record of traffic: {error}") from error
         if not isinstance(head, dict) or head.get("version") != VERSION:
-            raise TraceError(f"{path}: expected a record of version {VERSION}")
+            raise TrafficError(f"{path}: expected a record of version {VERSION}")
         if arrivals.dtype != ARRIVAL or arrivals.ndim != 1 or (np.diff(arrivals["at_ns"]) < 0).any():
-            raise TraceError(f"{path}: expected arrivals in the order of their time")
+            raise TrafficError(f"{path}: expected arrivals in the order of their time")
         return cls(
             str(head.get("model", "")), arrivals, dict(head.get("about", {})), int(head.get("dropped", 0))
         )
@@ -120,7 +120,7 @@ class TrafficRecorder:
         count: int,
         timeouts_ns: int | NDArray[np.int64],
         *,
-        units: int | NDArray[np.uint32] = 1,
+        rows: int | NDArray[np.uint32] = 1,
         sessions: int | NDArray[np.uint32] = 0,
         tenant: int = 0,
         klass: int | NDArray[np.uint8] = 0,
@@ -131,7 +131,7 @@ class TrafficRecorder:
             now_ns: when.
             count: how many.
             timeouts_ns: how long each may take, or one for all; likewise the others.
-            units: of service time.
+            rows: of each.
             sessions: their connections.
             tenant: whose they are.
             klass: how much they matter.
@@ -147,16 +147,16 @@ class TrafficRecorder:
                 return
             if not start:
                 self._chunks.append(np.zeros(CHUNK_REQUESTS, ARRIVAL))
-            rows = self._chunks[-1][start : start + room]
-            rows["at_ns"] = now_ns - self._began_ns
-            rows["tenant"] = tenant
-            columns = (("timeout_ns", timeouts_ns), ("units", units), ("session", sessions), ("klass", klass))
+            cells = self._chunks[-1][start : start + room]
+            cells["at_ns"] = now_ns - self._began_ns
+            cells["tenant"] = tenant
+            columns = (("timeout_ns", timeouts_ns), ("rows", rows), ("session", sessions), ("klass", klass))
             for name, values in columns:
-                rows[name] = values[done : done + room] if isinstance(values, np.ndarray) else values
+                cells[name] = values[done : done + room] if isinstance(values, np.ndarray) else values
             done += room
             self.requests += room
 
-    def trace(self, model: str, about: dict[str, Any]) -> Trace:
+    def record(self, model: str, about: dict[str, Any]) -> TrafficRecord:
         """What has been kept so far, in a copy."""
         kept = np.concatenate([*self._chunks, np.zeros(0, ARRIVAL)])[: self.requests]
-        return Trace(model, kept, about, self.dropped)
+        return TrafficRecord(model, kept, about, self.dropped)
