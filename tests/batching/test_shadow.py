@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trioserve.batching import FixedWindow, ServiceModel, Shadow, WorkConserving
+from trioserve.batching import POLICY_NAMES, FixedWindow, ServiceModel, Shadow, WorkConserving, policy_named
 from trioserve.batching._shadow import MAX_WAITING_BATCHES, Latencies
 
 MS = 1_000_000
@@ -19,7 +19,7 @@ def shadow(window_ms: float | None = None, max_rows: int = 4) -> Shadow:
     """S = 4 ms + 1 ms x rows; greedy without a window."""
     service = ServiceModel({1: 5 * MS, 4: 8 * MS})
     policy = WorkConserving(0) if window_ms is None else FixedWindow(int(window_ms * MS))
-    return Shadow("shadow", policy, lambda: service, max_rows)
+    return Shadow("shadow", policy, service.mean_ns, max_rows)
 
 
 def test_greedy_takes_what_is_there() -> None:
@@ -75,6 +75,21 @@ def test_every_request_is_answered_once(arrivals: list[tuple[int, int]], window_
     assert result["late"] <= result["answers"]
 
 
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_named_policy_can_be_a_shadow(name: str) -> None:
+    """At four fifths of the capacity each of them answers, or gives up, whatever it was offered."""
+    service = ServiceModel({1: 5 * MS, 32: 11 * MS})
+    one = Shadow(name, policy_named(name, 50 * MS), service.mean_ns, 32)
+    rng, now_ns = random.Random(2), 0.0
+    for _ in range(4_000):
+        now_ns += rng.expovariate(0.8 * 32 / (11 * MS))
+        one.offered(int(now_ns), 1, 50 * MS)
+    result = one.snapshot(int(now_ns) + 10**10)
+    assert result["answers"] + result["refused"] <= 4_000
+    assert result["answers"] + result["refused"] + result["late"] >= 4_000
+    assert result["answers"] > 2_000
+
+
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200), st.sampled_from([1.0, 50.0, 99.0, 100.0]))
 def test_a_percentile_is_right_within_its_class(latencies_ns: list[int], percent: float) -> None:
     counted = Latencies()
@@ -96,7 +111,7 @@ def test_percentiles_of_weights() -> None:
 def test_blind_waiting_hurts_at_low_load_as_the_closed_form_says() -> None:
     """Waiting for a window on an idle executor adds the window, and greedy at x = .25 takes 1.12 service times."""
     service = ServiceModel({1: MS, 32: MS})
-    greedy = Shadow("greedy", WorkConserving(0), lambda: service, 32)
+    greedy = Shadow("greedy", WorkConserving(0), service.mean_ns, 32)
     rng, now_ns = random.Random(1), 0.0
     for _ in range(40_000):
         now_ns += rng.expovariate(0.25 / MS)

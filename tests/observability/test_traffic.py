@@ -18,15 +18,12 @@ from trioserve.observability import _traffic as traffic
 def test_runs_become_rows() -> None:
     recorder = TrafficRecorder(100)
     recorder.offered(1_000, 2, 50, sessions=7)
-    recorder.offered(
-        1_500, 3, np.array([1, 2, 3], np.int64), rows=4, tenant=2, klass=np.array([0, 1, 2], np.uint8)
-    )
+    recorder.offered(1_500, 3, np.array([1, 2, 3], np.int64), rows=4, klass=np.array([0, 1, 2], np.uint8))
     arrivals = recorder.record("m", {}).arrivals
     assert arrivals["at_ns"].tolist() == [0, 0, 500, 500, 500]
     assert arrivals["timeout_ns"].tolist() == [50, 50, 1, 2, 3]
     assert arrivals["rows"].tolist() == [1, 1, 4, 4, 4]
     assert arrivals["session"].tolist() == [7, 7, 0, 0, 0]
-    assert arrivals["tenant"].tolist() == [0, 0, 2, 2, 2]
     assert arrivals["klass"].tolist() == [0, 0, 0, 1, 2]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trioserve.batching import Adaptive, FixedWindow, ServiceModel
+from trioserve.batching import Adaptive, FixedWindow, Greedy, ServiceModel
 from trioserve.testing import ClosedLoop, Simulation, Trace, bursty, constant, poisson, simulate
 from trioserve.testing._simulated_queue import COMPACT_ROWS, SimulatedQueue
 
@@ -147,6 +147,13 @@ def test_executors_work_side_by_side() -> None:
     assert {batch.executor for batch in result.batches} == {0, 1}
     assert result.goodput_per_s(0.2) / capacity >= 0.95
     assert result.late + result.dropped <= 0.01 * result.admitted
+
+
+def test_an_executor_may_be_given_a_batch_in_advance() -> None:
+    result = simulate(Greedy(), poisson(3_000, 0.3, 1), line(4, 0.1), depth=2)
+    assert all(a.finish_ns <= b.start_ns for a, b in zip(result.batches, result.batches[1:], strict=False))
+    late_bound = simulate(Greedy(), poisson(3_000, 0.3, 1), line(4, 0.1))
+    assert late_bound.mean_rows() > result.mean_rows()
 
 
 def test_without_the_rule_promises_are_broken() -> None:

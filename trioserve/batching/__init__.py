@@ -6,28 +6,36 @@ from ._adaptive import Adaptive
 from ._length_queue import LengthQueue
 from ._margins import Margins
 from ._named import POLICY_NAMES, policy_named
-from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
+from ._policy import Dispatch, FixedWindow, Learner, Policy, QueueView, WaitUntil, WorkConserving
 from ._queue import RowQueue
 from ._rate import DeadlineBands, DecayingRate
 from ._returns import Returns
+from ._rivals import AdditiveIncrease, Cork, Greedy, JustInTime, PreferredSizes, WaitForRows
 from ._service import ServiceModel
 from ._shadow import Shadow
 
 __all__ = [
     "POLICY_NAMES",
     "Adaptive",
+    "AdditiveIncrease",
+    "Cork",
     "DeadlineBands",
     "DecayingRate",
     "Dispatch",
     "FixedWindow",
+    "Greedy",
+    "JustInTime",
+    "Learner",
     "LengthQueue",
     "Margins",
     "Policy",
+    "PreferredSizes",
     "QueueView",
     "Returns",
     "RowQueue",
     "ServiceModel",
     "Shadow",
+    "WaitForRows",
     "WaitUntil",
     "WorkConserving",
     "policy_named",

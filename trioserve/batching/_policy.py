@@ -152,6 +152,19 @@ class Policy(Protocol):
         ...
 
 
+class Learner(Protocol):
+    """What a policy has, too, that wants to know what became of its batches."""
+
+    def learn(self, rows: int, run_ns: int) -> None:
+        """A batch has come back.
+
+        Args:
+            rows: its units: rows, or tokens.
+            run_ns: how long it ran.
+        """
+        ...
+
+
 class WorkConserving:
     """Dispatches as soon as the executor can run; waits only for arrivals that are on their way.
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ._service import ServiceModel
-
 MAX_WAITING_BATCHES: Final = 64
 """Full batches that wait in a shadow at most: rivals without admission would queue for ever, and so would it."""
 
@@ -75,14 +73,15 @@ class Shadow:
     Args:
         name: what it is called in statistics.
         policy: decides its cuts.
-        service: the model that is learnt in the server it shadows, in rows.
+        run_ns: how long a batch of so many rows is expected to run, by what the server has learnt.
         max_rows: its largest batch.
     """
 
-    def __init__(self, name: str, policy: Policy, service: Callable[[], ServiceModel], max_rows: int) -> None:
+    def __init__(self, name: str, policy: Policy, run_ns: Callable[[int], float], max_rows: int) -> None:
         self.name: Final = name
         self._policy: Final = policy
-        self._service: Final = service
+        self._run_ns: Final = run_ns
+        self._learn: Final = getattr(policy, "learn", None)
         self._max_rows: Final = max_rows
         self._runs: deque[list[int]] = deque()
         self._rows = 0
@@ -90,7 +89,7 @@ class Shadow:
         self._wake_ns = NEVER_NS
         self.latencies: Final = Latencies()
         self.late = 0
-        """Answers after their deadline."""
+        """Requests that were answered after their deadline, or given up."""
         self.refused = 0
         """Requests that found the queue full."""
         self.batches = 0
@@ -129,14 +128,17 @@ class Shadow:
             return
         decision = self._policy.decide(self._view(), now_ns)
         if isinstance(decision, Dispatch):
-            self._run(max(1, decision.rows), now_ns)
+            self._drop(decision.drop)
+            if decision.rows and self._rows:
+                self._run(min(decision.rows, self._rows), now_ns)
+            else:
+                self._wake_ns = now_ns + 1 if self._rows else NEVER_NS
         else:
             self._wake_ns = max(decision.at_ns, now_ns + 1)
 
     def _view(self) -> QueueView:
-        service = self._service()
-        fixed_ns = service.mean_ns(1)
-        per_row_ns = (service.mean_ns(self._max_rows) - fixed_ns) / max(1, self._max_rows - 1)
+        fixed_ns = self._run_ns(1)
+        per_row_ns = (self._run_ns(self._max_rows) - fixed_ns) / max(1, self._max_rows - 1)
         oldest_ns, timeout_ns, _ = self._runs[0]
         return QueueView(
             self._rows,
@@ -151,24 +153,36 @@ class Shadow:
             per_row_ns,
         )
 
+    def _drop(self, rows: int) -> None:
+        """Gives heads up."""
+        self.late += rows
+        self._take(rows, 0)
+
     def _run(self, rows: int, now_ns: int) -> None:
         """Runs a batch; its answers are counted at once, since nothing can change them any more."""
-        finished_ns = now_ns + max(1, int(self._service().mean_ns(rows)))
+        took_ns = max(1, int(self._run_ns(rows)))
+        finished_ns = now_ns + took_ns
+        if self._learn is not None:
+            self._learn(rows, took_ns)
         self._free_ns = finished_ns
         self.batches += 1
+        self._take(rows, finished_ns)
+        self._wake_ns = finished_ns if self._rows else NEVER_NS
+
+    def _take(self, rows: int, finished_ns: int) -> None:
+        """Takes rows off the queue, answered at some time; 0 if they are not."""
         self._rows -= rows
         while rows:
             run = self._runs[0]
             took = min(rows, run[2])
-            latency_ns = finished_ns - run[0]
-            self.latencies.add(latency_ns, took)
-            if latency_ns > run[1]:
-                self.late += took
+            if finished_ns:
+                latency_ns = finished_ns - run[0]
+                self.latencies.add(latency_ns, took)
+                self.late += took * (latency_ns > run[1])
             rows -= took
             run[2] -= took
             if not run[2]:
                 self._runs.popleft()
-        self._wake_ns = finished_ns if self._rows else NEVER_NS
 
     def snapshot(self, now_ns: int) -> dict[str, Any]:
         """What it has come to, as JSON values."""

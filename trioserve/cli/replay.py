@@ -23,7 +23,8 @@ POLICIES: Final = ("adaptive", "greedy", "fixed:2")
 
 _EPILOG = """\
 A server records what it is asked with --set record=DIRECTORY. Of a request the record has the time, the deadline, the
-rows and the class, never what was in it. Policies: adaptive, greedy, fixed, and fixed:0.5 for a window of 0.5 ms.
+rows and the class, never what was in it. Policies: adaptive, greedy, fixed, triton, tensorflow, bentoml, clipper; the
+window of 2 ms can be another one: fixed:0.5.
 """
 
 
@@ -55,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
 
     names = args.policy or list(POLICIES)
     try:
-        policies = [(name, policy_named(name)) for name in names]
         record = TrafficRecord.load(args.record)
+        sla_ns = int(record.about.get("sla_ns", 0))
+        policies = [(name, policy_named(name, sla_ns)) for name in names]
         replayed = [(name, _replay(record, policy, name, args.seed)) for name, policy in policies]
     except (OSError, TrafficError, ValueError) as error:
         print(error, file=sys.stderr)

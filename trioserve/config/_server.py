@@ -115,6 +115,16 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Pause before a worker that died is started anew, in seconds."""
 
 
+class QuotaConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tenant may send."""
+
+    requests_per_s: Annotated[float, Meta(ge=0, le=1e9, description="requests a second; 0 = no quota")] = 0.0
+    """Requests a second in the long run, whatever becomes of them later; 0 for no quota."""
+
+    burst: Annotated[int, Meta(ge=0, le=2**31, description="requests; 0 = one second's")] = 0
+    """Requests that may come at once after a pause; 0 for as many as the rate gives in a second."""
+
+
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A server, without its models."""
 
@@ -146,8 +156,21 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     log_format: Literal["auto", "console", "json"] = "auto"
     """How events are written; `auto` is `console` on a terminal and `json` elsewhere."""
 
+    record: str = ""
+    """Directory that a record of the traffic of each model is written to when the server stops; empty for none. In a
+    file: relative to the working directory."""
+
+    record_requests: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    """Requests of one model that are recorded, in 25 bytes each; later ones are only counted."""
+
     limits: ServerLimits = field(default_factory=ServerLimits)
     """What clients may take."""
+
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
+    """Of every tenant without a table of its own, and of every connection that names no tenant."""
+
+    tenants: dict[str, QuotaConfig] = field(default_factory=dict)
+    """Quotas by the name of the tenant: `[tenants.NAME]`."""
 
     workers: WorkerConfig = field(default_factory=WorkerConfig)
     """The processes that run the models."""

@@ -7,12 +7,13 @@ both need: what is reserved, when the executors are expected to be free, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
     DeadlineBands,
     Dispatch,
+    Learner,
     Margins,
     Policy,
     QueueView,
@@ -23,11 +24,12 @@ from trioserve.batching import (
 from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
+from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+
 RATE_MEMORY_NS: Final = 10_000_000
 REFRESH_NS: Final = 1_000_000
 """Least time between two lessons: models whose batches take less are learnt from a sample."""
 
-LONG_AGO_NS: Final = -(2**62)
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
 
@@ -69,80 +71,6 @@ class Columns(Protocol):
     def ready_ns(self) -> Sequence[int]:
         """When each was ready to run."""
         ...
-
-
-class Occupancy:
-    """When the executors of one stage are expected to be free; shared by all models that they run.
-
-    Args:
-        executors: how many there are.
-    """
-
-    __slots__ = ("free_ns", "in_flight", "last_start_ns")
-
-    def __init__(self, executors: int = 1) -> None:
-        self.free_ns = [0] * executors
-        self.in_flight = [0] * executors
-        self.last_start_ns = LONG_AGO_NS
-
-    @property
-    def idle(self) -> bool:
-        """Whether an executor has nothing to do."""
-        return 0 in self.in_flight
-
-    def started(self, executor: int, run_ns: float, now_ns: int) -> int:
-        """An executor has been given a batch.
-
-        Returns:
-            When it is expected to be finished.
-        """
-        start_ns = max(now_ns, self.free_ns[executor]) if self.in_flight[executor] else now_ns
-        self.in_flight[executor] += 1
-        self.last_start_ns = now_ns
-        finish_ns = self.free_ns[executor] = start_ns + int(run_ns)
-        return finish_ns
-
-    def finished(self, executor: int, predicted_ns: int, now_ns: int) -> None:
-        """A batch has come back; what is behind it is as late as it was."""
-        self.in_flight[executor] -= 1
-        if self.in_flight[executor]:
-            self.free_ns[executor] += now_ns - predicted_ns
-        else:
-            self.free_ns[executor] = now_ns
-
-
-class ServiceByRows:
-    """A service-time model in rows of a typical length; see `trioserve.batching.Service`.
-
-    Args:
-        model: in units.
-    """
-
-    def __init__(self, model: ServiceModel) -> None:
-        self.model = model
-        self.units_per_row = 1.0
-
-    @property
-    def known(self) -> bool:
-        """Whether anything can be predicted."""
-        return self.model.known
-
-    @property
-    def k(self) -> float:
-        """Mean deviations from the mean to the quantile."""
-        return self.model.k
-
-    def mean_ns(self, units: float) -> float:
-        """Expected run time of so many rows."""
-        return self.model.mean_ns(units * self.units_per_row)
-
-    def deviation_ns(self, units: float) -> float:
-        """Its mean absolute deviation."""
-        return self.model.deviation_ns(units * self.units_per_row)
-
-    def quantile_ns(self, units: float) -> float:
-        """The run time that it hardly exceeds."""
-        return self.model.quantile_ns(units * self.units_per_row)
 
 
 class Cut(NamedTuple):
@@ -213,7 +141,7 @@ class Scheduler:
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
-        self._learnt_ns = LONG_AGO_NS
+        self.learnt_ns = LONG_AGO_NS
         self._fixed_ns = self._per_row_ns = 0.0
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
@@ -227,6 +155,8 @@ class Scheduler:
         self.rule.refresh(service, full_units, self.margins.z, max_units)
         self._by_rows.model = service
         self._by_rows.units_per_row = self.units_per_row
+        self.unit_ns = self.rule.full_ns / self.rule.full_units
+        """Executor time of one unit in a full batch."""
         self._fixed_ns = service.alpha_ns
         self._per_row_ns = service.beta_ns * self.units_per_row
         self.returns.tune(self._fixed_ns)
@@ -243,6 +173,7 @@ class Scheduler:
         key_ns: int = 0,
         eta_ns: int = 0,
         over_share: bool = False,
+        others_ns: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
 
@@ -254,6 +185,7 @@ class Scheduler:
             key_ns: their place in the service order; the deadline if 0.
             eta_ns: time until the payload is complete; 0 if it is.
             over_share: whether their tenant takes more than its share while others are active.
+            others_ns: what is queued for other models of the executor and comes first.
 
         Returns:
             How many were admitted, and what the others are refused with (OK if none is).
@@ -262,7 +194,12 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        if not eta_ns and not over_share and self.rule.is_calm(reserved, deadline_ns, now_ns):
+        if (
+            not eta_ns
+            and not over_share
+            and not others_ns
+            and self.rule.is_calm(reserved, deadline_ns, now_ns)
+        ):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -270,6 +207,9 @@ class Scheduler:
             return count, ErrorCode.OK
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
+        if others_ns:
+            free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
+            situation = situation._replace(free_ns=free_ns, idle=False)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
         self._tense_ns = now_ns
         admitted = verdict.admitted
@@ -306,6 +246,11 @@ class Scheduler:
     def retry_after_us(self, now_ns: int) -> int:
         """When the request that was shed last should come again, microseconds from now."""
         return self.rule.retry_after_us(self._excess_ns, now_ns)
+
+    @property
+    def row_ns(self) -> float:
+        """Executor time of one row in a full batch."""
+        return self.unit_ns * self.units_per_row
 
     def release(self, units: float) -> None:
         """What was reserved has ended, in whatever way."""
@@ -374,10 +319,13 @@ class Scheduler:
             executor: which.
             now_ns: the time of the event.
         """
-        service = self.service
-        run_ns = service.mean_ns(units)
+        service, rule = self.service, self.rule
+        if units == rule.full_units:
+            run_ns, deviation_ns = rule.full_ns, rule.full_deviation_ns
+        else:
+            run_ns, deviation_ns = service.mean_ns(units), service.deviation_ns(units)
         predicted_ns = self.occupancy.started(executor, run_ns, now_ns)
-        near = head_deadline_ns - predicted_ns < 1.2 * service.k * service.deviation_ns(units)
+        near = head_deadline_ns - predicted_ns < 1.2 * service.k * deviation_ns
         return Cut(executor, units, predicted_ns, near)
 
     def finished(
@@ -403,9 +351,14 @@ class Scheduler:
                 near = sum([deadline_ns < limit_ns for deadline_ns in deadlines_ns])
                 self.margins.promised(near + self._dropped, late + self._dropped)
                 self._dropped = 0
-        if failed or now_ns - self._learnt_ns < REFRESH_NS:
+        if failed:
             return
-        self._learnt_ns = now_ns
+        learner = cast("Learner | None", self.policy if hasattr(self.policy, "learn") else None)
+        if learner is not None:
+            learner.learn(round(cut.units), run_ns)
+        if now_ns - self.learnt_ns < REFRESH_NS:
+            return
+        self.learnt_ns = now_ns
         self.service.observe(cut.units, run_ns)
         self.refresh()
 

@@ -23,7 +23,7 @@ VERSION: Final = 1
 """Of the file's layout."""
 
 CHUNK_REQUESTS: Final = 65_536
-"""Requests that memory is taken for at a time: 1.9 MiB."""
+"""Requests that memory is taken for at a time: 1.6 MiB."""
 
 ARRIVAL: Final = np.dtype(
     [
@@ -31,12 +31,11 @@ ARRIVAL: Final = np.dtype(
         ("timeout_ns", "<i8"),
         ("rows", "<u4"),
         ("session", "<u4"),
-        ("tenant", "<u4"),
         ("klass", "u1"),
     ]
 )
 """One request: when its header came, in nanoseconds since the first; how long it could wait then; its rows; the number
-of its connection, of its tenant, and its class as on the wire."""
+of its connection, and its class as on the wire."""
 
 
 class TrafficError(Exception):
@@ -104,7 +103,7 @@ class TrafficRecorder:
     """Keeps what is asked of one model, up to a bound; what comes later is only counted.
 
     Args:
-        max_requests: the most requests that are kept, 29 bytes each.
+        max_requests: the most requests that are kept, 25 bytes each.
     """
 
     def __init__(self, max_requests: int) -> None:
@@ -122,7 +121,6 @@ class TrafficRecorder:
         *,
         rows: int | NDArray[np.uint32] = 1,
         sessions: int | NDArray[np.uint32] = 0,
-        tenant: int = 0,
         klass: int | NDArray[np.uint8] = 0,
     ) -> None:
         """Notes a run of requests that came together.
@@ -133,7 +131,6 @@ class TrafficRecorder:
             timeouts_ns: how long each may take, or one for all; likewise the others.
             rows: of each.
             sessions: their connections.
-            tenant: whose they are.
             klass: how much they matter.
         """
         if not self.requests:
@@ -149,7 +146,6 @@ class TrafficRecorder:
                 self._chunks.append(np.zeros(CHUNK_REQUESTS, ARRIVAL))
             cells = self._chunks[-1][start : start + room]
             cells["at_ns"] = now_ns - self._began_ns
-            cells["tenant"] = tenant
             columns = (("timeout_ns", timeouts_ns), ("rows", rows), ("session", sessions), ("klass", klass))
             for name, values in columns:
                 cells[name] = values[done : done + room] if isinstance(values, np.ndarray) else values

@@ -42,6 +42,7 @@ def simulate(
     noise: float = NOISE,
     seed: int = 0,
     admission: bool = True,
+    depth: int = 1,
 ) -> Simulation:
     """Runs the scheduler of one model in virtual time.
 
@@ -56,6 +57,7 @@ def simulate(
         noise: standard deviation of the logarithm of run times.
         seed: of the run times, and of what the clients draw.
         admission: whether the admission rule decides; otherwise only the cap on what may be reserved does.
+        depth: batches that may be with an executor, the running one included.
 
     Returns:
         What became of every request and batch. The same arguments give the same result.
@@ -70,6 +72,7 @@ def simulate(
         noise=noise,
         seed=seed,
         admission=admission,
+        depth=depth,
     ).run()
 
 
@@ -88,11 +91,15 @@ class _World:
         noise: float,
         seed: int,
         admission: bool,
+        depth: int,
     ) -> None:
         self._arrivals: Final = arrivals
         self._loop: Final = arrivals if isinstance(arrivals, ClosedLoop) else ClosedLoop(0, 0)
         self._sla_ns: Final = sla_ns
         self._admission: Final = admission
+        self._depth: Final = depth
+        self._until_ns: Final = [0] * executors
+        """When each executor will really be free."""
         rng = np.random.default_rng([3, seed])
         self._draws: Final[list[float]] = rng.lognormal(-(noise**2) / 2, noise, DRAWS).tolist()
         self._rng: Final = random.Random(seed)  # noqa: S311 - a simulation
@@ -208,7 +215,7 @@ class _World:
             self._push(now_ns + body_ns, READY, request)
         else:
             queue.push(request, deadline_ns)
-            if self._occupancy.idle:
+            if min(self._occupancy.in_flight) < self._depth:
                 self._dispatch(now_ns)
 
     def _ready(self, request: int, now_ns: int) -> None:
@@ -251,11 +258,11 @@ class _World:
     def _dispatch(self, now_ns: int) -> None:
         """Gives idle executors what the policy wants them to have."""
         queue, scheduler, in_flight = self._queue, self._scheduler, self._occupancy.in_flight
-        while queue.rows and 0 in in_flight:
+        while queue.rows and (batches := min(in_flight)) < self._depth:
             if self.deadline_ns[queue.head] <= now_ns:
                 self._expire(now_ns)
                 continue
-            executor = in_flight.index(0)
+            executor = in_flight.index(batches)
             decision = scheduler.decide(executor, now_ns)
             if not isinstance(decision, Dispatch):
                 if decision.at_ns < self._wake_ns or self._wake_ns <= now_ns:
@@ -273,12 +280,14 @@ class _World:
         rows = queue.take(decision.rows)
         count = len(rows)
         run_ns = int(self._means[count] * self._draws[len(self._batches) % DRAWS])
+        start_ns = max(now_ns, self._until_ns[executor])
+        finish_ns = self._until_ns[executor] = start_ns + run_ns
         cut = self._scheduler.started(count, head_deadline_ns, executor, now_ns)
         record = BatchRecord(
-            now_ns, now_ns + run_ns, count, decision.reason, executor, cut.predicted_ns, queue.rows
+            start_ns, finish_ns, count, decision.reason, executor, cut.predicted_ns, queue.rows
         )
         self._batches.append(record)
-        self._push(now_ns + run_ns, FINISH, (rows, cut, run_ns))
+        self._push(finish_ns, FINISH, (rows, cut, run_ns))
 
     def _finish(self, now_ns: int, rows: list[int], cut: object, run_ns: int) -> None:
         scheduler, state, finish_ns, clients = self._scheduler, self._state, self.finish_ns, self._client
