@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._adaptive import Adaptive
+from ._adaptive import PROMPT_NS, Adaptive
 from ._length_queue import LengthQueue
 from ._margins import Margins
 from ._named import POLICY_NAMES, policy_named
@@ -16,6 +16,7 @@ from ._shadow import Shadow
 
 __all__ = [
     "POLICY_NAMES",
+    "PROMPT_NS",
     "Adaptive",
     "AdditiveIncrease",
     "Cork",

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
+    PROMPT_NS,
+    Adaptive,
     DeadlineBands,
     Dispatch,
     Learner,
@@ -22,7 +24,7 @@ from trioserve.batching import (
     WaitUntil,
 )
 from trioserve.request import NEVER_NS
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import CutReason, ErrorCode
 
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 
@@ -157,6 +159,8 @@ class Scheduler:
         self._by_rows.units_per_row = self.units_per_row
         self.unit_ns = self.rule.full_ns / self.rule.full_units
         """Executor time of one unit in a full batch."""
+        deviation_ns = max(service.deviation_ns(1), self.rule.full_deviation_ns)
+        self._ample_ns = 2 * (self.rule.full_ns + self.margins.kg * service.k * deviation_ns)
         self._fixed_ns = service.alpha_ns
         self._per_row_ns = service.beta_ns * self.units_per_row
         self.returns.tune(self._fixed_ns)
@@ -291,6 +295,7 @@ class Scheduler:
             executors,
             busy,
             occupancy.last_start_ns,
+            self._ample_ns,
         )
 
     def _etas(self, now_ns: int) -> list[tuple[int, float]]:
@@ -308,7 +313,22 @@ class Scheduler:
         """
         if not self.queue.rows:
             return WaitUntil(NEVER_NS)
+        if self.queue.rows >= self.full_rows and self._is_plain(executor, now_ns):
+            return Dispatch(self.full_rows, CutReason.FULL)
         return self.policy.decide(self.view(executor, now_ns), now_ns)
+
+    def _is_plain(self, executor: int, now_ns: int) -> bool:
+        """Whether the policy lets a full batch go whose head has ample time: so it is with nearly all at high load."""
+        start_ns = now_ns
+        if self.occupancy.in_flight[executor]:
+            start_ns = max(now_ns, self.occupancy.free_ns[executor])
+        return (
+            type(self.policy) is Adaptive
+            and self.units_per_row == 1.0
+            and self.service.known
+            and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
+            and self.queue.head_deadline_ns(self.full_rows) - start_ns >= self._ample_ns
+        )
 
     def started(self, units: float, head_deadline_ns: int, executor: int, now_ns: int) -> Cut:
         """A batch has been cut and given to an executor.
