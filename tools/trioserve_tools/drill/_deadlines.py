@@ -32,7 +32,7 @@ async def deadlines(field: Field) -> list[Finding]:
     """
     batch_s = 0.4 if field.quick else 2.0
     records: list[Record] = []
-    async with beside("trioserve_tools.drill.bare_timer") as said:
+    async with beside("trioserve_tools.drill.bare_timer") as timer:
         for number in range(field.count):
             async with server_process(SERVED) as server:
                 records.append(await _one_slow_batch(server, batch_s))
@@ -40,7 +40,7 @@ async def deadlines(field: Field) -> list[Finding]:
             field.progress(
                 f"batch {number + 1} of {field.count}: {_late_ms(records[-1]).round(2).tolist()[:5]}"
             )
-    bare_ms = np.array(said())
+    bare_ms = np.array(timer.said)
     late_ms = np.concatenate([_late_ms(record) for record in records])
     return [
         none_of(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
+from trioserve_protocol import HEADER_NBYTES
 from trioserve_tools.server_process import ServerProcess
 
+from ._beside import beside
 from ._drill import Field, Finding, exactly, none_of
 from ._models import Sleeper, sleeper_requests, sleepers, statistics_of
 from ._paced import poisson, preambles, run_script
@@ -26,14 +29,19 @@ async def low_load(field: Field) -> list[Finding]:
     """A model that takes 5 ms + 0.2 ms a row, a tenth of the time: nobody is waited for.
 
     S(1) is what the server measured of the model in the same run: how late this machine wakes a sleeper is not the
-    server's.
+    server's. A bare reflector, a process that answers with nothing computed, gets the same requests afterwards: that is
+    what it takes here to wake one process that has slept for as long, and the server is two.
     """
+    schedule = poisson([(LOAD / 0.0052, float(field.count))], 8, 16, field.rng())
+    requests = sleeper_requests(DEADLINE_MS)
     async with sleepers(Sleeper("sleeper", 5, 0.2)) as server:
-        schedule = poisson([(LOAD / 0.0052, float(field.count))], 8, 16, field.rng())
         before = await statistics_of(server.port, "sleeper")
-        script = Script(preambles("sleeper", 8), sleeper_requests(DEADLINE_MS), schedule)
-        record = await run_script(script, server.port)
+        record = await run_script(Script(preambles("sleeper", 8), requests, schedule), server.port)
         after = await statistics_of(server.port, "sleeper")
+    unread = [replace(request, expected=b"") for request in requests]
+    sizes = map(str, (len(requests[0].frame), HEADER_NBYTES + 16))
+    async with beside("trioserve_tools.bench.baselines", "reflector", *sizes) as reflector:
+        bare = await run_script(Script(preambles("any", 8), unread, schedule), int(reflector.line))
     batches = after["batches"] - before["batches"]
     alone_ms = (after["compute_ns"] - before["compute_ns"]) / batches / 1e6
     p50_ms = quantile(record.latency_ms, 0.5)
@@ -41,6 +49,7 @@ async def low_load(field: Field) -> list[Finding]:
         none_of("not answered, or wrong", _bad(record)),
         field.timing("p50 over S(1)", (p50_ms - alone_ms) * 1000, 200, "µs"),
         exactly("cut by the window", _cuts(after, "window") - _cuts(before, "window"), 0),
+        Finding("a bare reflector's p50", quantile(bare.latency_ms, 0.5) * 1000, unit="µs"),
         Finding("S(1)", alone_ms, unit="ms"),
         Finding("requests", len(record)),
     ]

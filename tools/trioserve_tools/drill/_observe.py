@@ -87,9 +87,9 @@ async def neighbour(port: int) -> AsyncIterator[Neighbour]:
     It is a process of its own, so that it feels the server and not what this program does to it.
     """
     living = Neighbour()
-    async with beside("trioserve_tools.drill.neighbour", str(port)) as said:
+    async with beside("trioserve_tools.drill.neighbour", str(port)) as program:
         yield living
-    living.felt = Felt(**said())
+    living.felt = Felt(**program.said)
 
 
 async def undisturbed_p99_us(port: int, seconds: float) -> float:
