@@ -22,6 +22,8 @@ NEXT_S: Final = 2.0
 
 FIXED_MS: Final = 2.0
 PER_ROW_MS: Final = 0.05
+MAX_ROWS: Final = 16
+"""Of a batch: some of the requests run, some are with the executor, and some wait, when their client goes."""
 
 
 async def cancel_storm(field: Field) -> list[Finding]:
@@ -29,7 +31,7 @@ async def cancel_storm(field: Field) -> list[Finding]:
     rng = field.rng()
     findings: list[Finding] = []
     slowest_s = 0.0
-    async with sleepers(Sleeper("sleeper", FIXED_MS, PER_ROW_MS)) as server:
+    async with sleepers(Sleeper("sleeper", FIXED_MS, PER_ROW_MS, max_rows=MAX_ROWS)) as server:
         fds = await fds_of(server)
         for name, leave in WAYS.items():
             stuck = unserved = 0
