@@ -70,6 +70,17 @@ class Lane:
     witness: Witness | None = None
     """Told of everything that is asked; None while nobody wants to know."""
 
+    calm_rows = NEVER_NS
+    """Rows that may be under way while the rule of the admission is not asked."""
+    calm_ns = 0
+    """Time that a request must have for it not to be asked."""
+    next_deadline_ns = NEVER_NS
+    """No unanswered request has an earlier deadline; may be too early, never too late."""
+    wake_ns = NEVER_NS
+    """When the policy wants to be asked again."""
+    announced_rows = 0
+    """Rows whose body is being received or whose text is being tokenized."""
+
     def __init__(
         self,
         config: ModelConfig,
@@ -102,10 +113,6 @@ class Lane:
         )
         self.scheduler.announced_etas = self._announced_etas
         self.returns: Final = self.scheduler.returns
-        self.calm_rows = NEVER_NS
-        """Rows that may be under way while the rule of the admission is not asked."""
-        self.calm_ns = 0
-        """Time that a request must have for it not to be asked."""
         self.door: Final = Door(self, tenants or Tenants())
         self.offsets_ns: Final = self.door.classes.offsets_ns
         self.tensors: Final = [
@@ -115,12 +122,6 @@ class Lane:
         """Payload of a one-row request, padding included; meaningless for text."""
         self.plain_frame_nbytes = HEADER_NBYTES + self.body_nbytes
         """Length of the frame of a plain request; 0 if they have no one length."""
-        self.next_deadline_ns = NEVER_NS
-        """No unanswered request has an earlier deadline; may be too early, never too late."""
-        self.wake_ns = NEVER_NS
-        """When the policy wants to be asked again."""
-        self.announced_rows = 0
-        """Rows whose body is being received or whose text is being tokenized."""
         self.under_way: dict[Source, int] = {}
         """What they come with, bodies and bursts of texts, and when that set out; oldest first."""
         self.mean_way_ns = 0.0
