@@ -7,12 +7,13 @@ both need: what is reserved, when the executors are expected to be free, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
     PROMPT_NS,
     Adaptive,
+    Bursts,
     DeadlineBands,
     Dispatch,
     Learner,
@@ -26,6 +27,7 @@ from trioserve.batching import (
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
+from ._backlog import Columns, Queue
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 
 MOST_OVERTAKING: Final = 0.995
@@ -37,45 +39,6 @@ REFRESH_NS: Final = 1_000_000
 
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
-
-
-class Queue(Protocol):
-    """Rows that are ready to run, in service order: by key, which is the deadline for all of one class."""
-
-    rows: int
-
-    def outlook(self, limit: int) -> tuple[int, bool]:
-        """Rows of the next batch of at most `limit` if it were cut now, and whether it has no room for more."""
-        ...
-
-    def head_deadline_ns(self, rows: int) -> int:
-        """The earliest deadline among the first so many rows; the queue must not be empty."""
-        ...
-
-    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
-        """When the first of the first so many rows became ready; the queue must not be empty."""
-        ...
-
-    def ahead(self, key_ns: int) -> int:
-        """Rows whose key is not behind `key_ns`."""
-        ...
-
-    def deadlines(self, rows: int) -> Sequence[int]:
-        """Deadlines of the first so many rows that one batch may hold, in service order."""
-        ...
-
-    def deadlines_after(self, key_ns: int) -> Sequence[int]:
-        """Deadlines of the rows that `ahead` does not count, in service order."""
-        ...
-
-
-class Columns(Protocol):
-    """What is known of each slot; `trioserve.memory.SlotTable` has it."""
-
-    @property
-    def ready_ns(self) -> Sequence[int]:
-        """When each was ready to run."""
-        ...
 
 
 class Cut(NamedTuple):
@@ -125,6 +88,7 @@ class Scheduler:
         """Units of service time in a typical row: 1 unless rows differ in length."""
         self.margins: Final = Margins()
         self.returns: Final = Returns()
+        self.bursts: Final = Bursts()
         self.offered: Final = DeadlineBands(RATE_MEMORY_NS)
         self.rule: Final = Rule(
             service,
@@ -311,11 +275,15 @@ class Scheduler:
         )
 
     def _etas(self, now_ns: int) -> list[tuple[int, float]]:
-        """When rows are expected: those on their way, and the clients of the last batches."""
+        """When rows are expected: those on their way, the clients of the last batches, else the rest of a burst."""
         etas = self.returns.etas(now_ns)
         if self.announced:
             etas += [(eta_ns, 1.0) for eta_ns in self.announced_etas() if eta_ns + OVERDUE_NS > now_ns]
             etas.sort()
+        if not etas and self.returns.active:
+            rows = self.queue.rows
+            oldest_ns = self.queue.oldest_ready_ns(rows, self.columns.ready_ns)
+            return self.bursts.etas(oldest_ns, rows, self._fixed_ns, now_ns)
         return etas
 
     def decide(self, executor: int, now_ns: int) -> Dispatch | WaitUntil:
