@@ -33,6 +33,8 @@ class Executor(Stage[Lane, Batch]):
     def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
         super().__init__(lanes, terminal)
         self.occupancy: Final = Occupancy()
+        self._back_ns = 0
+        """When a batch came back last."""
         for lane in lanes:
             lane.scheduler.occupancy = self.occupancy
             lane.door.neighbours = [other for other in lanes if other is not lane]
@@ -81,7 +83,7 @@ class Executor(Stage[Lane, Batch]):
             decision = lane.decide(now_ns)
             if not isinstance(decision, Dispatch):
                 lane.wake_ns = decision.at_ns
-            elif chosen is None or lane.queue.head_key_ns < chosen[0].queue.head_key_ns:
+            elif chosen is None or _urgency(lane) < _urgency(chosen[0]):
                 chosen = lane, decision
         return chosen
 
@@ -94,7 +96,7 @@ class Executor(Stage[Lane, Batch]):
 
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         queue, scheduler = lane.queue, lane.scheduler
-        head_ns = queue.head_deadline_ns(decision.rows)
+        head_ns = scheduler.head_ns
         ranges = queue.take(decision.rows, lane.slots.row_counts)
         if scheduler.returns.active:
             readies_ns = lane.slots.readies_ns
@@ -127,7 +129,11 @@ class Executor(Stage[Lane, Batch]):
             for first, count in work.ranges:
                 deadlines_ns += column[first : first + count].tolist()
         run_ns = result.finished_ns - result.started_ns
-        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code))
+        # What it took besides, as the server sees it: hops and its own turn. The next one has to wait for that, too.
+        way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
+        self._back_ns = now_ns
+        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code), way_ns=way_ns)
+        lane.door.full_until_ns = 0
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)
         self._terminal.finish(work, result, now_ns)
@@ -136,3 +142,9 @@ class Executor(Stage[Lane, Batch]):
         """The worker was lost with this batch."""
         del work
         self.occupancy.in_flight[0] -= 1
+
+
+def _urgency(lane: Lane) -> tuple[int, int]:
+    """What the models of an executor are ordered by."""
+    queue = lane.queue
+    return queue.head_key_ns, lane.slots.ready_ns[queue.head]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trioserve.admission import Tenants
-from trioserve.batching import LengthQueue, Policy, RowQueue, ServiceModel
+from trioserve.batching import LengthQueue, RowQueue, ServiceModel
 from trioserve.memory import FULL, SlotTable
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CLASS_MASK, HEADER_NBYTES, ErrorCode, Flag, pad8
@@ -47,6 +47,11 @@ MANY: Final = 1 << 15
 """Mark in the slots' flags column: a request of an INFER_MANY. Bit 15 of the wire's flags is reserved and ignored."""
 
 WIRE_FLAGS: Final = MANY - 1
+GRAINS: Final = 64
+MAX_GRAIN_NS: Final = 1 << 20
+"""Deadlines that differ by less than such a part of the default one, or than a millisecond, are served in order of
+arrival: what clients send at one time differs by what they and the network take."""
+
 MEAN_GAIN: Final = 1 / 16
 """Weight of one sample in a running mean."""
 
@@ -82,11 +87,11 @@ class Lane:
         self.gate: Final = gate
         self.max_rows: Final = config.batching.max_rows
         self.slots: Final = SlotTable(slab.layout.slots, self.max_rows, signature.input_nbytes(1))
-        self.queue: RowQueue | LengthQueue = self._make_queue()
         self.stats: Final = LaneStats(self.max_rows)
         self.closed_code = ErrorCode.LOADING
         """Why requests are refused at present; OK while they are served."""
         self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
+        self.queue: RowQueue | LengthQueue = self._make_queue()
         self.scheduler: Final = Scheduler(
             self.queue,
             self.slots,
@@ -126,7 +131,8 @@ class Lane:
         self.frame_serial = 0
 
     def _make_queue(self) -> RowQueue | LengthQueue:
-        return RowQueue(self.max_rows, self.slots.deadline_ns)
+        grain_ns = 1 << max(0, (self.default_deadline_ns // GRAINS).bit_length() - 1)
+        return RowQueue(self.max_rows, self.slots.deadline_ns, min(grain_ns, MAX_GRAIN_NS))
 
     # ---------------------------------------------------------------- the scheduler
 
@@ -140,15 +146,6 @@ class Lane:
         self.scheduler.service = service
         self.scheduler.refresh()
         self.door.settle(0)
-
-    @property
-    def policy(self) -> Policy:
-        """When batches are cut."""
-        return self.scheduler.policy
-
-    @policy.setter
-    def policy(self, policy: Policy) -> None:
-        self.scheduler.policy = policy
 
     # ---------------------------------------------------------------- admission
 

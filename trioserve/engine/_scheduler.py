@@ -29,6 +29,7 @@ from trioserve_protocol import CutReason, ErrorCode
 
 from ._backlog import Columns, Queue
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+from ._waiting import Columns, Queue
 
 MOST_OVERTAKING: Final = 0.995
 """Part of the capacity, at most, that those who come later and go first are believed to take."""
@@ -104,9 +105,12 @@ class Scheduler:
         """Of these, the units that are still being received or tokenized."""
         self.announced_etas: Callable[[], Sequence[int]] = tuple
         """When they are expected."""
+        self.head_ns = NEVER_NS
+        """The earliest deadline among the rows of the batch that was decided on last."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
-        self._excess_ns = 0.0
+        self.excess_ns = 0.0
+        """By how much the request that was shed last would have been late."""
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
@@ -167,12 +171,8 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        if (
-            not eta_ns
-            and not over_share
-            and not others_ns
-            and self.rule.is_calm(reserved, deadline_ns, now_ns)
-        ):
+        is_plain = not (eta_ns or over_share or others_ns)
+        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -198,8 +198,13 @@ class Scheduler:
         if distance_ns < eta_ns + self.service.mean_ns(units_each):
             return admitted, ErrorCode.DEADLINE_INFEASIBLE
         self.shed_ns = now_ns
-        self._excess_ns = verdict.excess_ns
+        self.excess_ns = verdict.excess_ns
         return admitted, ErrorCode.SHED
+
+    def shed_again(self, units: float, distance_ns: int) -> None:
+        """So many units, with so much time each, were shed as others had been a moment before."""
+        self.offered.count(units, distance_ns)
+        self._tense_ns = max(self._tense_ns, self.shed_ns)
 
     def _situation(
         self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, *, over_share: bool
@@ -225,7 +230,7 @@ class Scheduler:
 
     def retry_after_us(self, now_ns: int) -> int:
         """When the request that was shed last should come again, microseconds from now."""
-        return self.rule.retry_after_us(self._excess_ns, now_ns)
+        return self.rule.retry_after_us(self.excess_ns, now_ns)
 
     @property
     def row_ns(self) -> float:
@@ -253,7 +258,7 @@ class Scheduler:
             queued_rows,
             max_rows,
             queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
-            queue.head_deadline_ns(first_rows),
+            self._head_of(first_rows),
             int(self.announced),
             NEVER_NS,
             self.last_completion_ns,
@@ -307,8 +312,12 @@ class Scheduler:
             and self.units_per_row == 1.0
             and self.service.known
             and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
-            and self.queue.head_deadline_ns(self.full_rows) - start_ns >= self._ample_ns
+            and self._head_of(self.full_rows) - start_ns >= self._ample_ns
         )
+
+    def _head_of(self, rows: int) -> int:
+        self.head_ns = self.queue.head_deadline_ns(rows)
+        return self.head_ns
 
     def started(self, units: float, head_deadline_ns: int, executor: int, now_ns: int) -> Cut:
         """A batch has been cut and given to an executor.
@@ -329,7 +338,14 @@ class Scheduler:
         return Cut(executor, units, predicted_ns, near)
 
     def finished(
-        self, cut: Cut, deadlines_ns: Sequence[int], run_ns: int, now_ns: int, *, failed: bool = False
+        self,
+        cut: Cut,
+        deadlines_ns: Sequence[int],
+        run_ns: int,
+        now_ns: int,
+        *,
+        failed: bool = False,
+        way_ns: int = 0,
     ) -> None:
         """A batch has come back; the caller releases its units when its requests have ended.
 
@@ -339,6 +355,7 @@ class Scheduler:
             run_ns: how long it ran.
             now_ns: the time of the event.
             failed: whether it raised, so that nothing is learnt from how long it took.
+            way_ns: what it took besides.
         """
         self.last_completion_ns = now_ns
         self.occupancy.finished(cut.executor, cut.predicted_ns, now_ns)
@@ -359,7 +376,7 @@ class Scheduler:
         if now_ns - self.learnt_ns < REFRESH_NS:
             return
         self.learnt_ns = now_ns
-        self.service.observe(cut.units, run_ns)
+        self.service.observe(cut.units, run_ns, way_ns)
         self.refresh()
 
     def is_tense(self, now_ns: int) -> bool:
