@@ -27,7 +27,6 @@ from trioserve.batching import (
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
-from ._backlog import Columns, Queue
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 from ._waiting import Columns, Queue
 
