@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._adaptive import PROMPT_NS, Adaptive
+from ._bursts import Bursts
 from ._length_queue import LengthQueue
 from ._margins import Margins
 from ._named import POLICY_NAMES, policy_named
@@ -19,6 +20,7 @@ __all__ = [
     "PROMPT_NS",
     "Adaptive",
     "AdditiveIncrease",
+    "Bursts",
     "Cork",
     "DeadlineBands",
     "DecayingRate",
