@@ -201,7 +201,7 @@ async def test_a_flood_of_one_tenant_leaves_the_others_their_part(autojump_clock
 async def test_who_asks_for_less_than_its_part_gets_it(autojump_clock: MockClock) -> None:
     async with running(overload_scenario()) as scenario:
         _, modest = await loads(scenario, loop(scenario, 10, 1.0), loop(scenario, 0.2, 1.0, seed=2))
-        assert modest.in_time >= 0.9 * modest.sent
+        assert modest.in_time >= 0.85 * modest.sent
 
 
 def jain(values: Iterable[float]) -> float:

@@ -63,15 +63,13 @@ class Intake:
             request: the event; its payload is copied or dropped here.
             now_ns: when the turn began that read it.
         """
-        rid, account = request.rid, session.account
+        rid, account = request.rid, session.accounts.get(request.handle, session.account)
         lane = session.lanes.get(request.handle)
         if lane is None or request.meta:
             found = self._find(session, request, len(request.payload), 1, many=False)
             if found is None:
                 return
             lane, account = found
-        elif session.accounts:
-            account = session.accounts.get(request.handle, account)
         session.taken += 1
         lane.stats.received += 1
         if lane.witness is not None:
@@ -92,9 +90,9 @@ class Intake:
             account.give_back(1)
             if code is ErrorCode.SHED:
                 self._refusals.shed(session, lane, rid, now_ns)
-                return
-            message = self._refusals.explain(session, lane, code, request, len(request.payload))
-            self._refusals.refuse(session, lane, account, (rid, 1), code, message)
+            else:
+                message = self._refusals.explain(session, lane, code, request, len(request.payload))
+                self._refusals.refuse(session, lane, account, (rid, 1), code, message)
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
