@@ -30,7 +30,7 @@ def test_messages_to_a_worker(affine: WorkerModel) -> None:
 
 
 def test_messages_from_a_worker() -> None:
-    for message in (Ready([ModelReady("m", 5, {1: 2, 32: 7}, "")]), Failed("why")):
+    for message in (Ready([ModelReady("m", 5, {1: 2, 32: 7}, "", {1: 1, 32: 2})]), Failed("why")):
         assert decode_from_worker(encode_control(message)) == message
 
 

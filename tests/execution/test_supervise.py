@@ -106,7 +106,7 @@ async def test_a_batch_crosses_and_comes_back(affine: WorkerModel) -> None:
         assert info.hop_ns > 0
         assert 1 <= info.depth <= 3
         assert [model.error for model in info.models] == [""]
-        assert list(info.models[0].warmup_ns) == [1, 2, 4, 8, 16]
+        assert list(info.models[0].warmup_ns) == list(info.models[0].deviation_ns) == [1, 2, 4, 8, 16]
         result = await watch.run(1, (5, 10))
         assert (result.code, result.failures, result.rows_gathered) == (0, (), 0)
         assert slab.outputs[0][5:15, 0].tolist() == [2 * slot + 1 for slot in range(5, 15)]

@@ -69,6 +69,9 @@ class ModelReady(msgspec.Struct, frozen=True):
     error: str
     """Why the model does not serve, in words for its author; empty when it does. Batches for it are refused."""
 
+    deviation_ns: dict[int, int] = {}
+    """Mean absolute deviation of the calls from `warmup_ns`, nanoseconds, by the same sizes."""
+
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The worker serves batches from here on."""

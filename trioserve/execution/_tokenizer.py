@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from trioserve.backends import LoadError, verify_sha256
 from trioserve.execution._descriptors import StageBatch, StageResult
 from trioserve.execution._report import report
 from trioserve.execution._rows import clipped
+from trioserve.execution._warmup import ServiceTimes, time_call
 from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
@@ -103,16 +105,13 @@ class TokenizerRunner:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def warm_up(self) -> dict[int, int]:
-        """Tokenize a sentence some times; returns nanoseconds by texts."""
-        took = {}
+    def warm_up(self) -> ServiceTimes:
+        """Tokenize a sentence some times; returns service times by texts."""
+        times = ServiceTimes({}, {})
         for rows in WARMUP_SIZES:
             texts = [WARMUP_TEXT] * rows
-            self._tokenizer.encode_batch_fast(texts)
-            before = time.monotonic_ns()
-            self._tokenizer.encode_batch_fast(texts)
-            took[rows] = time.monotonic_ns() - before
-        return took
+            times.add(rows, time_call(partial(self._tokenizer.encode_batch_fast, texts)))
+        return times
 
     def _texts(self, batch: StageBatch) -> tuple[list[str], dict[int, tuple[int, str]]]:
         """The text of each row, empty where it is not UTF-8, and what is wrong with those."""
