@@ -31,6 +31,7 @@ class FakeLink:
         self.dead = False
         self.closed = False
         self.on_send: Callable[[], None] | None = None
+        self.abandoned: list[int] = []
         self._worker = stage
 
     def fileno(self) -> int:
@@ -58,6 +59,11 @@ class FakeLink:
         if self.dead:
             raise WorkerLost("the worker is gone")
         return None
+
+    def abandon(self, seq: int) -> None:
+        assert not self.closed
+        assert seq in [batch.seq for batch in self.sent], "an order for a batch that the worker does not have"
+        self.abandoned.append(seq)
 
     def close(self) -> None:
         self.closed = True

@@ -7,6 +7,7 @@ import pytest
 
 from trioserve.execution import ModelReady, WorkerModel
 from trioserve.execution._messages import (
+    Abandon,
     Failed,
     ModelStart,
     Ready,
@@ -25,7 +26,7 @@ def start(model: WorkerModel) -> Start:
 
 
 def test_messages_to_a_worker(affine: WorkerModel) -> None:
-    for message in (start(affine), Stop()):
+    for message in (start(affine), Abandon(2**63), Stop()):
         assert decode_for_worker(encode_control(message)) == message
 
 

@@ -24,7 +24,7 @@ class Batch:
         cut_ns: when.
     """
 
-    __slots__ = ("cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows", "units")
+    __slots__ = ("abandoned", "cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows", "units")
 
     def __init__(self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int) -> None:
         self.lane = lane
@@ -35,6 +35,8 @@ class Batch:
         """What its run time grows with: rows, or tokens."""
         self.reason = reason
         self.cut_ns = cut_ns
+        self.abandoned = False
+        """Whether the worker was told that nobody waits for it any more."""
         self.predicted_ns = 0
         """When it is expected to be finished."""
 

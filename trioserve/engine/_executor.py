@@ -9,6 +9,7 @@ from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
+from ._abandon import abandon_dead
 from ._batch import Batch
 from ._lane import Lane
 from ._stage import Link, Stage
@@ -47,11 +48,13 @@ class Executor(Stage[Lane, Batch]):
 
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""
+        link = self.link
         for lane in self.lanes:
             lane.wake_ns = NEVER_NS
             if lane.next_deadline_ns <= now_ns:
                 self._terminal.expire(lane, now_ns)
-        link = self.link
+            if lane.has_ghosts and link is not None:
+                abandon_dead(link, self._with_worker.values(), lane)
         while link is not None and link is self.link and link.in_flight < link.depth:
             free_ns = self.free_ns if link.in_flight else 0
             chosen: tuple[Lane, Dispatch] | None = None

@@ -99,6 +99,8 @@ class Lane:
         """How long that takes."""
         self.arrivals: dict[int, Arrival] = {}
         """Bodies being received, by the first slot of each of their requests."""
+        self.has_ghosts = False
+        """Whether a request was answered while its batch was under way, since that was last looked at."""
         self.frame_serial = 0
         self.units_per_row = 1.0
         """Units of service time in a typical row."""

@@ -40,6 +40,10 @@ class Link(Protocol):
         """Hands a batch over; raises WorkerLost if the worker is gone."""
         ...
 
+    def abandon(self, seq: int) -> None:
+        """Tells the worker that nobody waits for a batch any more; its result still comes."""
+        ...
+
     def receive_nowait(self) -> StageResult | None:
         """The next result, None if there is none; raises WorkerLost if the worker is gone."""
         ...

@@ -89,6 +89,7 @@ class Terminal:
         session.inflight -= 1
         if held:
             session.ghosts += 1
+            lane.has_ghosts = True
             self._abandon_arrival(lane, first)
         else:
             session.inflight_nbytes -= body_nbytes

@@ -42,6 +42,12 @@ class RefusingRunner:
             batch.model, batch.seq, int(ErrorCode.INTERNAL), self._message, now, now, now, now, 0, 0
         )
 
+    def interrupt(self) -> None:
+        """Nothing runs."""
+
+    def resume(self) -> None:
+        """Nothing runs."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 

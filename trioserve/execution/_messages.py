@@ -3,6 +3,7 @@
 supervisor                    worker
     Start ->                            which models, where their slabs are
           <- Ready | Failed             what became of them
+    Abandon ->                          nobody waits for a batch any more
     Stop  ->                            finish what is queued, then end
 end of stream either way: the other side is gone
 """
@@ -54,6 +55,13 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Finish the batches that are queued on the data pair, then end."""
 
 
+class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
+    """Nobody waits for a batch any more: skip it, or end it early. May come after the batch's end."""
+
+    seq: int
+    """Number of the batch."""
+
+
 class ModelReady(msgspec.Struct, frozen=True):
     """What became of one model in a worker."""
 
@@ -85,11 +93,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-_TO_WORKER: Final = msgspec.json.Decoder(Start | Stop)
+_TO_WORKER: Final[msgspec.json.Decoder[Start | Abandon | Stop]] = msgspec.json.Decoder(Start | Abandon | Stop)
 _FROM_WORKER: Final = msgspec.json.Decoder(Ready | Failed)
 
 
-def encode_control(message: Start | Stop | Ready | Failed) -> bytes:
+def encode_control(message: Start | Abandon | Stop | Ready | Failed) -> bytes:
     """The bytes of a message.
 
     Raises:
@@ -103,7 +111,7 @@ def encode_control(message: Start | Stop | Ready | Failed) -> bytes:
     return data
 
 
-def decode_for_worker(data: bytes) -> Start | Stop:
+def decode_for_worker(data: bytes) -> Start | Abandon | Stop:
     """The message that a worker received.
 
     Raises:

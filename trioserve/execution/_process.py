@@ -74,6 +74,8 @@ class WorkerProcess:
     control: trio.socket.SocketType
     data: socket.socket
     epoch: int
+    orders: socket.socket | None = None
+    """The same end as `control`, for what is sent without waiting."""
 
     async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
         """Wait until the worker serves.
@@ -186,7 +188,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
         undo.callback(data.close)
         with control_child, data_child:
             message, process = await _spawn(spec, epoch, (control_child.fileno(), data_child.fileno()))
-        started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch)
+        started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch, control)
         try:
             await started.control.send(message)
         except OSError:

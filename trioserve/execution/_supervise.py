@@ -90,7 +90,7 @@ async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink,
         logger.info(
             "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
         )
-        on_ready(StageLink(worker.data, epoch=epoch, depth=info.depth), info)
+        on_ready(StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders), info)
         return await worker.gone()
     finally:
         with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):

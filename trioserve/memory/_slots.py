@@ -185,6 +185,10 @@ class SlotTable:
             return bool(self.hold[first] & HELD_BY_REQUEST)
         return bool((self.holds[first : first + count] & HELD_BY_REQUEST).all())
 
+    def any_live(self, first: int, count: int) -> bool:
+        """Whether a row of the range belongs to an unanswered request."""
+        return bool((self.holds[first : first + count] & HELD_BY_REQUEST).any())
+
     def hold_for_batch(self, first: int, count: int) -> None:
         """A batch takes its hold on a range: its rows stay until `drop_batch`."""
         if count == 1:
