@@ -112,7 +112,19 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Time a worker may take to finish once it has been told to, in seconds; then it is killed."""
 
     restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.1
-    """Pause before a worker that died is started anew, in seconds."""
+    """Pause before a worker that died is started anew, in seconds; doubled with each death within
+    `restart_window_s`, up to 10 s."""
+
+    max_restarts: Annotated[int, Meta(ge=0, le=10_000, description="restarts")] = 5
+    """Deaths of a worker within `restart_window_s` after which it is started again. One more, and its models stay
+    down: it dies of something that starting again does not cure."""
+
+    restart_window_s: Seconds = 60.0
+    """Time after which a death is forgotten, in seconds."""
+
+    quarantine_s: Annotated[float, Meta(ge=0, le=86_400, description="seconds; 0 = never")] = 600.0
+    """How long an input that was run when a worker died is suspected, and one that did so twice is refused, in
+    seconds; 0 switches both off."""
 
 
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,7 +24,18 @@ class Batch:
         cut_ns: when.
     """
 
-    __slots__ = ("abandoned", "cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows", "units")
+    __slots__ = (
+        "abandoned",
+        "cut_ns",
+        "lane",
+        "number",
+        "predicted_ns",
+        "ranges",
+        "reason",
+        "rows",
+        "suspect",
+        "units",
+    )
 
     def __init__(self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int) -> None:
         self.lane = lane
@@ -35,6 +46,8 @@ class Batch:
         """What its run time grows with: rows, or tokens."""
         self.reason = reason
         self.cut_ns = cut_ns
+        self.suspect: bytes | None = None
+        """What its only request is known by, if that is suspected of killing workers."""
         self.abandoned = False
         """Whether the worker was told that nobody waits for it any more."""
         self.predicted_ns = 0

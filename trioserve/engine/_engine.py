@@ -66,6 +66,7 @@ class Engine:
         rows = min(slab.layout.slots, self.config.limits.max_queued_rows)
         gate = Gate(Permits(rows), self.byte_permits)
         lane = (TextLane if config.tokenizer else Lane)(config, signature, slab, gate, self.clock)
+        lane.quarantine.keep_ns = int(self.config.workers.quarantine_s * 1e9)
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
@@ -221,6 +222,7 @@ class Engine:
                 "rows_limit": lane.gate.rows.limit,
                 "rows_high_water": lane.gate.rows.high_water,
             },
+            "quarantine": lane.quarantine.snapshot(),
             "slab_nbytes": lane.slab.layout.total_nbytes,
             "service": {
                 "unit": lane.unit,

@@ -71,9 +71,15 @@ class Executor(Stage[Lane, Batch]):
             self._cut(link, chosen[0], chosen[1], now_ns)
 
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
-        ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
+        rows, suspect = decision.rows, None
+        if lane.quarantine.is_active:
+            rows, suspect = lane.quarantine.isolate(lane, rows, self._terminal, now_ns)
+            if not rows:
+                return
+        ranges = lane.queue.take(rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
+        batch.suspect = suspect
         lengths, units = lane.measure(ranges, batch.rows)
         batch.units = units
         start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
@@ -86,10 +92,16 @@ class Executor(Stage[Lane, Batch]):
             StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lengths, None),
         )
 
+    def _died(self, running: Batch) -> None:
+        lane = running.lane
+        lane.quarantine.blame(lane, running.ranges, lane.clock.now_ns())
+
     def _complete(self, work: Batch, result: StageResult, now_ns: int) -> None:
         lane = work.lane
         lane.last_completion_ns = now_ns
         lane.stats.count_completion(work, result)
+        if work.suspect is not None and result.code != ErrorCode.CANCELLED:
+            lane.quarantine.clear(work.suspect)
         if not result.code:
             lane.service.observe(work.units, result.finished_ns - result.started_ns)
         self._terminal.finish(work, result, now_ns)

@@ -73,6 +73,11 @@ class Intake:
             session.last_rid = rid
         elif self._is_in_flight(session, lane, rid, 1):
             return
+        if lane.quarantine.is_refusing and lane.quarantine.refuses(
+            lane, request.payload, request.rows, now_ns
+        ):
+            self._refuse(session, lane, rid, 1, ErrorCode.POISON_INPUT)
+            return
         try:
             code = lane.admit(session, request, now_ns)
         except RemoteProtocolError as error:
@@ -87,7 +92,12 @@ class Intake:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
         rids = run.rids
         lane = session.lanes.get(run.handle)
-        if lane is None or not _is_plain(run, session.last_rid) or isinstance(lane, TextLane):
+        if (
+            lane is None
+            or not _is_plain(run, session.last_rid)
+            or isinstance(lane, TextLane)
+            or _may_be_refused(lane, run)
+        ):
             for row in range(run.count):
                 self.admit(session, _request_of(run, row), now_ns)
             return
@@ -108,6 +118,10 @@ class Intake:
             run: the requests; its payload is read here and not kept.
             now_ns: when the turn began that read it.
         """
+        if _may_be_refused(lane, run):
+            for row, session in enumerate(sessions):
+                self.admit(session, _request_of(run, row), now_ns)
+            return
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
         done, code = admit_columns(lane, indices, run, run.count, now_ns)
@@ -341,6 +355,11 @@ class Intake:
         if code == ErrorCode.CREDIT_EXCEEDED:
             return f"credit: at most {session.max_inflight} requests and {session.max_inflight_nbytes} bytes in flight"
         return ""
+
+
+def _may_be_refused(lane: Lane, run: InferRun) -> bool:
+    """Whether one of a run may be an input that kills workers, so that each has to be looked at."""
+    return lane.quarantine.is_refusing and lane.quarantine.may_refuse(lane, run.payload)
 
 
 def _is_plain(run: InferRun, last_rid: int) -> bool:

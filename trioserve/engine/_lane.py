@@ -16,6 +16,7 @@ from trioserve.request import NEVER_NS
 from trioserve_protocol import HEADER_NBYTES, ErrorCode, Flag, pad8
 
 from ._arrival import joined, scratch
+from ._quarantine import Quarantine
 from ._stats import LaneStats
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Lane:
     unit = "row"
     """What the run time of a batch grows with."""
 
+    has_ghosts = False
+    """Whether a request was answered while its batch was under way, since that was last looked at."""
+
     def __init__(
         self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
     ) -> None:
@@ -76,6 +80,7 @@ class Lane:
         self.policy: Policy = WorkConserving(int(config.batching.window_ms * 1e6))
         self.service = ServiceModel({})
         self.stats: Final = LaneStats(self.max_rows)
+        self.quarantine: Final = Quarantine(config.name)
         self.closed_code = ErrorCode.LOADING
         """Why requests are refused at present; OK while they are served."""
         self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
@@ -99,13 +104,20 @@ class Lane:
         """How long that takes."""
         self.arrivals: dict[int, Arrival] = {}
         """Bodies being received, by the first slot of each of their requests."""
-        self.has_ghosts = False
-        """Whether a request was answered while its batch was under way, since that was last looked at."""
         self.frame_serial = 0
         self.units_per_row = 1.0
         """Units of service time in a typical row."""
         self.full_rows = self.max_rows
         """Rows of a typical full batch."""
+
+    @property
+    def fingerprinted(self) -> NDArray[np.uint8] | None:
+        """Rows of the first tensor, u8[slots, bytes]; None where a row's payload has no one place."""
+        return self.slab.input_bytes[0]
+
+    def payload_parts(self, first: int, rows: int) -> list[memoryview]:
+        """What the model is given of some rows, one piece a tensor."""
+        return [view[first * nbytes : (first + rows) * nbytes] for view, nbytes in self.tensors]
 
     def _make_queue(self) -> ArrivalQueue | LengthQueue:
         return ArrivalQueue(self.max_rows)

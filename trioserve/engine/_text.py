@@ -68,6 +68,16 @@ class TextLane(Lane):
         self.untokenized: dict[int, int] = {}
         """First slot -> rows of the requests that the tokenizer has not been given yet, in order of arrival."""
 
+    @property
+    def fingerprinted(self) -> None:
+        """See `Lane.fingerprinted`."""
+        return
+
+    def payload_parts(self, first: int, rows: int) -> list[memoryview]:
+        """Its tokens: the text is gone when they run. See `Lane.payload_parts`."""
+        tokens, lengths = self.slab.tokens, self.lengths
+        return [tokens[slot, : lengths[slot]].data.cast("B") for slot in range(first, first + rows)]
+
     def _make_queue(self) -> LengthQueue:
         batching = self.config.batching
         padded = batching.layout == "padded"

@@ -143,6 +143,8 @@ class Server:
             start_timeout_s=workers.start_timeout_s,
             grace_s=workers.stop_grace_s,
             restart_backoff_s=workers.restart_backoff_s,
+            max_restarts=workers.max_restarts,
+            restart_window_s=workers.restart_window_s,
         )
 
     async def _serve_connections(
