@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trioserve.batching import Adaptive, Dispatch, QueueView, ServiceModel, WaitUntil
 from trioserve.batching._adaptive import BLIND_ROWS, PROMPT_NS, SHORTEST_WAIT_NS
-from trioserve.batching._policy import TIMER_LATENESS_NS, NoService
+from trioserve.batching._policy import TIMER_LATENESS_NS, NoService, no_deadlines
 from trioserve_protocol import CutReason
 
 US = 1_000
@@ -70,6 +70,7 @@ def test_a_full_batch_is_full() -> None:
 def test_while_nothing_is_known_batches_are_small() -> None:
     assert decide(view(queued_rows=9, service=ServiceModel({}))) == Dispatch(BLIND_ROWS, NO_GAIN)
     assert NoService().quantile_ns(3) == 0
+    assert no_deadlines(3) == []
 
 
 # ---------------------------------------------------------------- behind a busy executor
@@ -139,6 +140,17 @@ def test_there_may_be_nobody_behind_who_is_in_time() -> None:
     service = line(1, 1)
     queue = view([NOW + int(2.2 * MS)] * 9, service=service)
     assert decide(queue) == Dispatch(1, SLACK)
+
+
+def test_a_head_that_is_alone_has_nobody_to_be_kept_from() -> None:
+    assert decide(view([NOW + int(SERVICE.mean_ns(1))])) == Dispatch(1, NO_GAIN)
+
+
+def test_a_row_of_a_lesser_class_that_is_lost_makes_no_batch_smaller() -> None:
+    """It is not first, because its key is not its deadline."""
+    assert decide(view([FAR, NOW + MS, FAR])) == Dispatch(3, NO_GAIN)
+    service = line(1, 1)
+    assert decide(view([NOW + int(2.2 * MS), NOW + MS], service=service)) == Dispatch(1, SLACK)
 
 
 # ---------------------------------------------------------------- waits

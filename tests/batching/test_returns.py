@@ -108,6 +108,15 @@ def test_there_is_room_for_any_session() -> None:
     assert returns.etas(START) == []
 
 
+def test_columns_are_expected_like_single_clients() -> None:
+    returns, now_ns = returning()
+    single = returns.etas(now_ns)
+    returns.arrived_many(np.array([0], np.uint32), now_ns + 200 * US)
+    assert returns.etas(now_ns) == []
+    returns.replied_many(np.array([0], np.uint32), now_ns)
+    assert returns.etas(now_ns) == pytest.approx(single, rel=1e-3)
+
+
 def test_only_so_many_are_kept_in_mind() -> None:
     returns, now_ns = returning(MAX_AWAY + 5)
     assert len(returns.etas(now_ns)) == MAX_AWAY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trioserve.batching import Adaptive, Dispatch, ServiceModel, WaitUntil
+from trioserve.batching import Adaptive, AdditiveIncrease, Dispatch, ServiceModel, WaitUntil
 from trioserve.engine import NEVER_NS, Occupancy, Scheduler
 from trioserve.testing._simulated_queue import SimulatedQueue
 from trioserve_protocol import CutReason, ErrorCode
@@ -150,6 +150,25 @@ def test_models_of_short_batches_learn_from_a_sample() -> None:
     assert scheduler.service.batches == 1
 
 
+def test_a_policy_that_learns_is_told() -> None:
+    scheduler = Lane().scheduler
+    policy = AdditiveIncrease(50 * MS)
+    scheduler.policy = policy
+    cut = scheduler.started(1, NOW + 50 * MS, 0, NOW)
+    scheduler.finished(cut, [], 4 * MS, NOW + 4 * MS)
+    assert policy.rows == 3
+
+
+def test_a_batch_may_be_full_by_its_tokens() -> None:
+    lane = Lane()
+    lane.ready(6, NOW + 50 * MS)
+    assert lane.scheduler.view(0, NOW).queued_rows == 6
+    lane.queue.outlook = lambda limit: (4, True)  # type: ignore[method-assign]
+    view = lane.scheduler.view(0, NOW)
+    assert (view.queued_rows, view.full_rows) == (6, 4)
+    assert lane.scheduler.decide(0, NOW) == Dispatch(4, CutReason.FULL)
+
+
 def test_a_batch_that_raised_teaches_nothing() -> None:
     scheduler = Lane().scheduler
     cut = scheduler.started(1, NOW + 50 * MS, 0, NOW)
@@ -190,6 +209,10 @@ def test_units_may_be_smaller_than_rows() -> None:
     view = scheduler.view(0, NOW)
     assert view.per_row_ns == pytest.approx(100_000)
     assert view.service.mean_ns(2) == pytest.approx(4_200_000)
+    assert view.service.known
+    assert view.service.k == 3
+    assert view.service.deviation_ns(2) == pytest.approx(210_000, rel=0.01)
+    assert view.service.quantile_ns(2) == pytest.approx(4_830_000, rel=0.01)
 
 
 # ---------------------------------------------------------------- what is expected

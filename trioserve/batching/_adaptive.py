@@ -182,11 +182,14 @@ def _fit(view: QueueView, full: int, start_ns: int) -> tuple[int, int]:
     if dropped:
         return dropped, 0  # to be asked again without them
     wanted = min(full, queued)
-    head_ns = min(deadlines_ns[:wanted]) - start_ns
+    # One of a lesser class may be lost already without being first; nobody makes a batch smaller for it.
+    head_ns = (
+        min([deadline_ns for deadline_ns in deadlines_ns[:wanted] if deadline_ns >= alone_ns]) - start_ns
+    )
     rows = wanted
     while rows > 1 and service.mean_ns(rows) + margin * service.deviation_ns(rows) > head_ns:
         rows -= 1
-    if rows in {wanted, queued}:
+    if rows == wanted:
         return 0, rows
     behind = min(full, queued - rows)
     following_ns = start_ns + service.mean_ns(rows) + service.mean_ns(behind)
