@@ -15,6 +15,7 @@ import trio
 from tests.engine.play_client import Client
 from tests.engine.play_worker import FakeWorker
 from tests.engine.world import MS, ManualClock, World
+from trioserve.batching import ServiceModel
 from trioserve.engine import NEVER_NS
 from trioserve.request import TrioClock
 from trioserve_protocol import ErrorCode
@@ -47,8 +48,7 @@ class Scenario:
         """What a warm-up would have found."""
         for lane in self.world.engine.lanes:
             one, two = self.service_s(1), self.service_s(2)
-            lane.service.fixed_ns = (2 * one - two) * 1e9
-            lane.service.per_unit_ns = (two - one) * 1e9
+            lane.service = ServiceModel({1: round(one * 1e9), 2: round(two * 1e9)})
 
     # ------------------------------------------------------------ tasks
 

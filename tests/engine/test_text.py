@@ -314,7 +314,7 @@ def test_service_time_is_counted_in_tokens(make_world: MakeWorld, layout: str, u
     world.turn()
     assert world.executor_stage.free_ns == world.clock.ns + 1_000 + units
     world.executor.finish(took_ns=1_000 + units)
-    assert lane.service.scale == 1.0
+    assert lane.service.mean_ns(20) == 1_020
 
 
 def test_the_usual_row_is_learned_in_tokens(make_world: MakeWorld) -> None:

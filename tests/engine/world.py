@@ -241,4 +241,4 @@ def _queued(lane: Lane) -> list[tuple[int, int]]:
     buckets = lane.queue._buckets
     untokenized = list(lane.untokenized)
     assert (lane.slots.holds[untokenized] == 1).all()
-    return [(first, waiting.rows) for bucket in buckets for first, waiting in bucket.items()]
+    return [(waiting.first, waiting.rows) for bucket in buckets for waiting in bucket]

@@ -38,7 +38,7 @@ def admit_many(lane: Lane, session: Session, request: InferMany, now_ns: int) ->
             view[first * nbytes : (first + count) * nbytes] = request.payload[start : start + count * nbytes]
             offset += pad8(request.rows * nbytes)
         lane.slots.readies_ns[first : first + count] = now_ns
-        lane.queue.push(first, count)
+        lane.queue.push(first, count, lane.slots.deadline_ns[first])
         done += count
     return done, code
 

@@ -112,4 +112,8 @@ def _fill_run(
     slots.sessions[first:end] = sessions if isinstance(sessions, int) else sessions[done:upto]
     slots.deadlines_ns[first:end] = deadlines_ns if isinstance(deadlines_ns, int) else deadlines_ns[done:upto]
     slots.readies_ns[first:end] = now_ns
-    lane.queue.push(first, count)
+    if isinstance(deadlines_ns, int):
+        lane.queue.push(first, count, deadlines_ns)
+        return
+    for slot, deadline_ns in enumerate(deadlines_ns[done:upto].tolist(), first):
+        lane.queue.push(slot, 1, deadline_ns)

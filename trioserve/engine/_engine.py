@@ -226,8 +226,9 @@ class Engine:
             "slab_nbytes": lane.slab.layout.total_nbytes,
             "service": {
                 "unit": lane.unit,
-                "fixed_ns": lane.service.fixed_ns,
-                "per_unit_ns": lane.service.per_unit_ns,
-                "scale": lane.service.scale,
+                "fixed_ns": lane.service.alpha_ns,
+                "per_unit_ns": lane.service.beta_ns,
+                "quantile_k": lane.service.k,
+                "batches": lane.service.batches,
             },
         }

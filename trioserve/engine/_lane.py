@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, ServiceModel, WorkConserving
+from trioserve.batching import LengthQueue, Policy, QueueView, RowQueue, ServiceModel, WorkConserving
 from trioserve.memory import FULL, SlotTable
 from trioserve.request import NEVER_NS
 from trioserve_protocol import HEADER_NBYTES, ErrorCode, Flag, pad8
@@ -76,7 +76,7 @@ class Lane:
         self.gate: Final = gate
         self.max_rows: Final = config.batching.max_rows
         self.slots: Final = SlotTable(slab.layout.slots, self.max_rows, signature.input_nbytes(1))
-        self.queue: ArrivalQueue | LengthQueue = self._make_queue()
+        self.queue: RowQueue | LengthQueue = self._make_queue()
         self.policy: Policy = WorkConserving(int(config.batching.window_ms * 1e6))
         self.service = ServiceModel({})
         self.stats: Final = LaneStats(self.max_rows)
@@ -119,8 +119,8 @@ class Lane:
         """What the model is given of some rows, one piece a tensor."""
         return [view[first * nbytes : (first + rows) * nbytes] for view, nbytes in self.tensors]
 
-    def _make_queue(self) -> ArrivalQueue | LengthQueue:
-        return ArrivalQueue(self.max_rows)
+    def _make_queue(self) -> RowQueue | LengthQueue:
+        return RowQueue(self.max_rows, self.slots.deadline_ns)
 
     # ---------------------------------------------------------------- admission
 
@@ -167,7 +167,7 @@ class Lane:
         self.next_deadline_ns = min(self.next_deadline_ns, deadline_ns)
         session.inflight += 1
         session.inflight_nbytes += body_nbytes
-        self.queue.push(slot, 1)
+        self.queue.push(slot, 1, deadline_ns)
         return OK
 
     def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
@@ -188,7 +188,7 @@ class Lane:
             view[start : start + part] = payload[offset : offset + part]
             offset += pad8(part)
         self.slots.readies_ns[first : first + rows] = now_ns
-        self.queue.push(first, rows)
+        self.queue.push(first, rows, self.slots.deadline_ns[first])
         return OK
 
     def refusal(self, session: Session, requests: int, body_nbytes: int, reply_rows: int) -> ErrorCode:
@@ -233,9 +233,8 @@ class Lane:
             return FULL, ErrorCode.SHED
         slots.rid[first] = request.rid
         slots.session[first] = session.index
-        deadline_ns = slots.deadline_ns[first] = now_ns + (
-            request.timeout_us * 1000 or self.default_deadline_ns
-        )
+        deadline_ns = now_ns + (request.timeout_us * 1000 or self.default_deadline_ns)
+        slots.deadlines_ns[first : first + rows] = deadline_ns
         slots.receiveds_ns[first : first + rows] = now_ns
         slots.parsed_ns[first] = self.clock.now_ns() if request.flags & Flag.SAMPLED else now_ns
         slots.tokenized_ns[first] = 0
@@ -275,13 +274,13 @@ class Lane:
         return {}
 
     def enqueue(self, first: int, count: int) -> None:
-        """Enters the unanswered requests of a range, all of one block, which have become ready."""
+        """Enters the unanswered requests of a range, all of one block and one frame, which have become ready."""
         slots = self.slots
         if slots.all_live(first, count):
-            self.queue.push(first, count)
+            self.queue.push(first, count, slots.deadline_ns[first])
             return
         for slot in slots.live_in(first, count).tolist():
-            self.queue.push(slot, slots.rows[slot])
+            self.queue.push(slot, slots.rows[slot], slots.deadline_ns[slot])
 
     # ---------------------------------------------------------------- the queue
 
@@ -293,12 +292,12 @@ class Lane:
             now_ns: the time of the event.
         """
         service = self.service
-        oldest_ready_ns = self.slots.ready_ns[self.queue.head]
+        oldest_ready_ns = self.queue.oldest_ready_ns(self.max_rows, self.slots.ready_ns)
         announced_rows = self.announced_rows
-        head_deadline_ns = self._head_deadline_ns() if announced_rows else NEVER_NS
+        head_deadline_ns = self.queue.head_deadline_ns(self.max_rows) if announced_rows else NEVER_NS
         announced_eta_ns = self._announced_eta_ns(now_ns) if announced_rows else NEVER_NS
-        fixed_ns = service.scale * service.fixed_ns
-        per_row_ns = service.scale * service.per_unit_ns * self.units_per_row
+        fixed_ns = service.alpha_ns
+        per_row_ns = service.beta_ns * self.units_per_row
         return QueueView(  # by position: names cost 0.6 us, a tenth of a decision
             self.queue.rows,
             self.max_rows,
@@ -311,13 +310,6 @@ class Lane:
             fixed_ns,
             per_row_ns,
         )
-
-    def _head_deadline_ns(self) -> int:
-        deadlines_ns = self.slots.deadlines_ns
-        ranges = self.queue.peek(self.max_rows, self.slots.row_counts)
-        starts = (deadlines_ns[first : first + count] for first, count in ranges)
-        live = (self.slots.row_counts[first : first + count] > 0 for first, count in ranges)
-        return min(int(values[rows].min()) for values, rows in zip(starts, live, strict=True))
 
     def _announced_eta_ns(self, now_ns: int) -> int:
         """When the first of the announced rows is expected; those that are overdue are not counted on."""

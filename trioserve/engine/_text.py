@@ -226,7 +226,7 @@ class TextLane(Lane):
     def enqueue_tokens(self, first: int, count: int) -> None:
         """Enters the unanswered requests of a range, whose token rows are ready to run."""
         for slot in self.slots.live_in(first, count).tolist():
-            self.queue.push(slot, self.slots.rows[slot])
+            self.queue.push(slot, self.slots.rows[slot], self.slots.deadline_ns[slot])
 
     def withdraw(self, first: int, rows: int) -> None:
         """See `Lane.withdraw`; the request may not have been tokenized yet."""
