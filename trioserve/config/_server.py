@@ -152,6 +152,11 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     on_fin: Literal["serve", "cancel"] = "serve"
     """What becomes of a connection's requests when its client has closed its sending side."""
 
+    state_dir: str = "auto"
+    """Folder where the service times that were learnt of each model are kept from one start to the next, a few
+    KiB a model. `auto` is `trioserve` in `$XDG_CACHE_HOME`, or in `~/.cache`; empty keeps nothing, and so does a
+    folder that cannot be written. In a file: relative to that file."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe event that is logged."""
 

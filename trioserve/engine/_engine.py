@@ -16,6 +16,7 @@ from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signa
 
 from ._executor import Executor
 from ._lane import Lane
+from ._service_report import service_snapshot
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
 from ._terminal import Terminal
@@ -224,11 +225,5 @@ class Engine:
             },
             "quarantine": lane.quarantine.snapshot(),
             "slab_nbytes": lane.slab.layout.total_nbytes,
-            "service": {
-                "unit": lane.unit,
-                "fixed_ns": lane.service.alpha_ns,
-                "per_unit_ns": lane.service.beta_ns,
-                "quantile_k": lane.service.k,
-                "batches": lane.service.batches,
-            },
+            "service": service_snapshot(lane.service, lane.unit),
         }
