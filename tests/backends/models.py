@@ -1,6 +1,7 @@
 """Models that the tests of backends and workers load by file."""
 
 import os
+import sys
 import time
 from typing import Any, ClassVar
 
@@ -53,6 +54,13 @@ class Pair(trioserve.Model):
         if self.form == "misnamed":
             return {"sum": total, "thrice": twice}
         return [total, twice]
+
+
+class Leaving(Affine):
+    """Ends its program instead of loading."""
+
+    def load(self, ctx: LoadContext) -> None:
+        sys.exit(3)
 
 
 class Patient(Affine):

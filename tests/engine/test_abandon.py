@@ -89,3 +89,44 @@ def test_a_batch_that_is_served_costs_no_look(world: World, monkeypatch: pytest.
     client.run(range(1, 9))
     world.settle()
     assert client.codes() == [OK] * 8
+
+
+def test_a_batch_that_the_worker_will_not_begin_gives_its_rows_back_at_once(make_world: MakeWorld) -> None:
+    world = make_world(depth=2)
+    client = world.client()
+    client.run(range(1, 9))
+    world.turn()
+    for rid in range(5, 9):
+        client.cancel(rid)
+    world.turn()
+    assert world.executor.link.abandoned == [2]
+    assert world.lane("wide").slots.leased == 8
+    world.executor.skip(2)
+    assert world.lane("wide").slots.leased == 4
+    assert client.session.ghosts == 0
+    world.check()
+    world.executor_stage.skipped(2)
+    world.executor_stage.skipped(1)
+    world.executor_stage.skipped(77)
+    world.check()
+    client.run(range(11, 15))
+    world.settle()
+    assert client.codes([1, 2, 3, 4, *range(11, 15)]) == [OK] * 8
+
+
+def test_rows_that_came_back_early_are_not_given_back_again(make_world: MakeWorld) -> None:
+    world = make_world(depth=2)
+    client = world.client()
+    client.run(range(1, 9))
+    world.turn()
+    client.cancel()
+    world.turn()
+    assert world.executor.link.abandoned == [1, 2]
+    world.executor.skip(2)
+    client.run(range(11, 15))
+    world.executor.die()
+    world.turn()
+    world.executor_stage.reaped(restarting=True)
+    world.executor.start()
+    world.settle()
+    assert client.codes(range(11, 15)) == [OK] * 4

@@ -88,8 +88,14 @@ async def test_a_batch_that_is_queued_in_the_worker_is_not_run(slow: WorkerModel
         link = link_of(watch)
         for seq, slot in ((1, 0), (2, 9), (3, 10)):
             link.send_nowait(StageBatch(0, seq, ((slot, 1),)))
-        link.abandon(2)
+        skipped: list[int] = []
+        link.on_skipped = skipped.append
         await busy(watch.ready[0].pid)
+        link.abandon(2)
+        while not skipped:  # noqa: ASYNC110  the supervisor's own task tells the link
+            await trio.sleep(0.001)
+        assert skipped == [2]
+        assert link.receive_nowait() is None
         await took_to_end(watch, 1)
         assert (await watch.result()).code == CANCELLED
         assert (await watch.result()).code == 0

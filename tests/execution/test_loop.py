@@ -148,7 +148,11 @@ def test_an_order_that_comes_late_hits_nothing(rig: Rig) -> None:
     rig.serve(1)
     rig.orders.abandon(1)
     runner = rig.runners[0]
-    runner.on_run = lambda: rig.orders.abandon(1)
+
+    def order() -> None:
+        rig.orders.abandon(1)
+
+    runner.on_run = order
     assert rig.serve(2).code == 0
     assert runner.interrupted == []
 

@@ -11,6 +11,7 @@ from trioserve.execution._messages import (
     Failed,
     ModelStart,
     Ready,
+    Skipped,
     Start,
     Stop,
     decode_for_worker,
@@ -31,7 +32,7 @@ def test_messages_to_a_worker(affine: WorkerModel) -> None:
 
 
 def test_messages_from_a_worker() -> None:
-    for message in (Ready([ModelReady("m", 5, {1: 2, 32: 7}, "", {1: 1, 32: 2})]), Failed("why")):
+    for message in (Ready([ModelReady("m", 5, {1: 2, 32: 7}, "", {1: 1, 32: 2})]), Failed("why"), Skipped(3)):
         assert decode_from_worker(encode_control(message)) == message
 
 

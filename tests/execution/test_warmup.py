@@ -87,6 +87,15 @@ def test_a_model_may_refuse_zeros(affine: WorkerModel, capsys: pytest.CaptureFix
     assert "raised while it was warmed up" in capsys.readouterr().err
 
 
+def test_a_model_may_even_try_to_leave(affine: WorkerModel, capsys: pytest.CaptureFixture[str]) -> None:
+    def leave(_: Arrays) -> bool:
+        raise SystemExit(3)
+
+    _, warmup_ns = prepared(affine, leave)
+    assert warmup_ns == {}
+    assert "SystemExit: 3" in capsys.readouterr().err
+
+
 def test_wrong_outputs_are_found_before_anybody_asks(make_model: Callable[..., WorkerModel]) -> None:
     model = make_model("Wrong", args={"how": "dtype"})
     backend = create_backend(model.config)
@@ -97,7 +106,12 @@ def test_wrong_outputs_are_found_before_anybody_asks(make_model: Callable[..., W
 
 @pytest.mark.parametrize(
     ("class_name", "error"),
-    [("Affine", ""), ("Broken", "RuntimeError: no device"), ("Absent", "'Absent' is not a trioserve.Model")],
+    [
+        ("Affine", ""),
+        ("Broken", "RuntimeError: no device"),
+        ("Leaving", "SystemExit: 3"),
+        ("Absent", "'Absent' is not a trioserve.Model"),
+    ],
 )
 def test_a_model_that_does_not_load_is_refused_by_name(
     affine: WorkerModel, class_name: str, error: str

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from ._batch import Batch
     from ._lane import Lane
     from ._stage import Link
+    from ._terminal import Terminal
+
+
+def give_back(batch: Batch, terminal: Terminal) -> None:
+    """The worker will not begin an abandoned batch: its rows are free before its result comes.
+
+    Nobody awaits them, so nothing is left to be answered; the result then finds an empty batch.
+    """
+    ranges, batch.ranges = batch.ranges, []
+    for first, count in ranges:
+        terminal.let_go(batch.lane, first, count)
 
 
 def abandon_dead(link: Link, batches: Iterable[Batch], lane: Lane) -> None:

@@ -9,7 +9,7 @@ from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
-from ._abandon import abandon_dead
+from ._abandon import abandon_dead, give_back
 from ._batch import Batch
 from ._lane import Lane
 from ._stage import Link, Stage
@@ -96,9 +96,17 @@ class Executor(Stage[Lane, Batch]):
         lane = running.lane
         lane.quarantine.blame(lane, running.ranges, lane.clock.now_ns())
 
+    def skipped(self, number: int) -> None:
+        """The worker will not begin a batch that it was told to abandon."""
+        batch = self._with_worker.get(number)
+        if batch is not None and batch.abandoned:
+            give_back(batch, self._terminal)
+
     def _complete(self, work: Batch, result: StageResult, now_ns: int) -> None:
         lane = work.lane
         lane.last_completion_ns = now_ns
+        if not work.ranges:
+            return
         lane.stats.count_completion(work, result)
         if work.suspect is not None and result.code != ErrorCode.CANCELLED:
             lane.quarantine.clear(work.suspect)

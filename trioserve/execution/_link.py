@@ -25,6 +25,7 @@ from trioserve.execution._messages import Abandon, encode_control
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
 
 class _InFlight(NamedTuple):
@@ -46,10 +47,16 @@ class StageLink:
         Owns its socket. Used from one thread; whoever received the link closes it.
     """
 
-    __slots__ = ("_buffer", "_control", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth")
+    __slots__ = (
+        "_buffer", "_control", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth", "on_skipped",
+    )  # fmt: skip
 
     depth: int
     """Batches that may be unfinished at a time."""
+
+    on_skipped: Callable[[int], None] | None
+    """Told the number of a batch that was abandoned before the worker began it: its rows are the server's again, before
+    its result."""
 
     def __init__(
         self, sock: socket.socket, *, epoch: int, depth: int, control: socket.socket | None = None
@@ -64,6 +71,7 @@ class StageLink:
         """
         self._sock = sock
         self._control = control
+        self.on_skipped = None
         self._epoch = epoch
         self.depth = depth
         self._in_flight: deque[_InFlight] = deque()
@@ -116,6 +124,11 @@ class StageLink:
         if self._control is not None:
             with suppress(OSError):
                 self._control.send(encode_control(Abandon(seq)))
+
+    def skipped(self, seq: int) -> None:
+        """The worker has said that it will not begin a batch."""
+        if self.on_skipped is not None:
+            self.on_skipped(seq)
 
     def receive_nowait(self) -> StageResult | None:
         """The next result, or None when none has arrived.

@@ -70,7 +70,7 @@ def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: Slab
     except LoadError as failure:
         error = str(failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
-    except Exception as failure:  # noqa: BLE001  user code: whatever it raises is told to its author
+    except BaseException as failure:  # noqa: ASYNC103, BLE001  user code: whatever it raises is told to its author
         error = f"{type(failure).__name__}: {failure}"
         report(f"model {config.name!r} failed to load", failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
@@ -109,6 +109,7 @@ def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[M
     if not config.warmup:
         return runner, NOTHING_TIMED
     names = tuple(region.name for region in slab.layout.outputs)
+    times = NOTHING_TIMED
     try:
         if config.tokenizer is None:
             times = warm_up_rows(config, backend, runner.staging, names)
@@ -116,11 +117,11 @@ def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[M
             times = warm_up_text(config, backend, runner.staging, names, slab.layout.max_tokens)
     except OutputError as error:
         raise LoadError(f"{config.name}: {error}") from error
-    except Exception as error:  # noqa: BLE001  as above
+    except BaseException as error:  # noqa: ASYNC103, BLE001  as above
         # A model may well refuse rows of zeros; whether it serves real ones only real ones tell.
         report(f"model {config.name!r} raised while it was warmed up", error)
-        return runner, NOTHING_TIMED
-    runner.costs = measure_costs(times.warmup_ns, runner.staging)
+    if times.warmup_ns:
+        runner.costs = measure_costs(times.warmup_ns, runner.staging)
     return runner, times
 
 

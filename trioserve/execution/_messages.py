@@ -4,6 +4,7 @@ supervisor                    worker
     Start ->                            which models, where their slabs are
           <- Ready | Failed             what became of them
     Abandon ->                          nobody waits for a batch any more
+          <- Skipped                    it had not been begun and never will be
     Stop  ->                            finish what is queued, then end
 end of stream either way: the other side is gone
 """
@@ -93,11 +94,20 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
+class Skipped(msgspec.Struct, frozen=True, tag="skipped"):
+    """A batch was abandoned while it was queued: its rows are not touched any more. Its result comes in its turn."""
+
+    seq: int
+    """Number of the batch."""
+
+
 _TO_WORKER: Final[msgspec.json.Decoder[Start | Abandon | Stop]] = msgspec.json.Decoder(Start | Abandon | Stop)
-_FROM_WORKER: Final = msgspec.json.Decoder(Ready | Failed)
+_FROM_WORKER: Final[msgspec.json.Decoder[Ready | Failed | Skipped]] = msgspec.json.Decoder(
+    Ready | Failed | Skipped
+)
 
 
-def encode_control(message: Start | Abandon | Stop | Ready | Failed) -> bytes:
+def encode_control(message: Start | Abandon | Stop | Ready | Failed | Skipped) -> bytes:
     """The bytes of a message.
 
     Raises:
@@ -120,7 +130,7 @@ def decode_for_worker(data: bytes) -> Start | Abandon | Stop:
     return _TO_WORKER.decode(data)
 
 
-def decode_from_worker(data: bytes) -> Ready | Failed:
+def decode_from_worker(data: bytes) -> Ready | Failed | Skipped:
     """The message that a supervisor received.
 
     Raises:

@@ -41,19 +41,24 @@ class Orders:
         self._running: Interruptible | None = None
         self._interrupted = False
 
-    def abandon(self, seq: int) -> None:
+    def abandon(self, seq: int) -> bool:
         """Nobody waits for a batch any more.
 
         Args:
             seq: Its number. One that has ended is ignored.
+
+        Returns:
+            Whether it was not begun yet, and now never will be.
         """
         with self._lock:
             if seq > self._taken:
                 if len(self._waiting) < MAX_WAITING:
                     self._waiting.add(seq)
+                    return True
             elif seq == self._taken and self._running is not None and not self._interrupted:
                 self._interrupted = True
                 self._running.interrupt()
+        return False
 
     def begin(self, seq: int, runner: Interruptible) -> bool:
         """A batch was taken up.

@@ -27,6 +27,7 @@ from trioserve.execution._messages import (
     Failed,
     ModelReady,
     ModelStart,
+    Skipped,
     Start,
     Stop,
     decode_from_worker,
@@ -77,6 +78,9 @@ class WorkerProcess:
     orders: socket.socket | None = None
     """The same end as `control`, for what is sent without waiting."""
 
+    on_skipped: Callable[[int], None] | None = None
+    """Told which batches the worker will not begin."""
+
     async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
         """Wait until the worker serves.
 
@@ -93,6 +97,8 @@ class WorkerProcess:
                 raise WorkerStartError(f"the worker sent an unknown message: {error}") from error
             if isinstance(message, Failed):
                 raise WorkerStartError(f"the worker cannot serve: {message.message}")
+            if isinstance(message, Skipped):
+                raise WorkerStartError("the worker sent an unknown message: it has no batch to skip")
             return tuple(message.models)
         raise WorkerStartError(f"the worker was not ready within {timeout_s:g} s")
 
@@ -141,10 +147,19 @@ class WorkerProcess:
 
     async def _control_end(self) -> None:
         try:
-            while await self.control.recv(MAX_CONTROL_NBYTES + 1):
-                logger.warning("worker_message_ignored", pid=self.process.pid)
+            while data := await self.control.recv(MAX_CONTROL_NBYTES + 1):
+                self._take(data)
         except OSError as error:
             logger.debug("worker_control_reset", pid=self.process.pid, error=error.strerror)
+
+    def _take(self, data: bytes) -> None:
+        """A message of a worker that serves."""
+        with suppress(msgspec.MsgspecError):
+            message = decode_from_worker(data)
+            if isinstance(message, Skipped) and self.on_skipped is not None:
+                self.on_skipped(message.seq)
+                return
+        logger.warning("worker_message_ignored", pid=self.process.pid)
 
     async def reaped(self) -> str:
         """Make sure that the process has ended: one that has closed its control end without ending is killed."""

@@ -102,7 +102,9 @@ async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink,
         logger.info(
             "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
         )
-        on_ready(StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders), info)
+        link = StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders)
+        worker.on_skipped = link.skipped
+        on_ready(link, info)
         return await worker.gone()
     finally:
         with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):

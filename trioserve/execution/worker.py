@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,7 @@ from trioserve.execution._messages import (
     Abandon,
     Failed,
     Ready,
+    Skipped,
     Start,
     decode_for_worker,
     encode_control,
@@ -66,7 +68,9 @@ class _ControlThread(threading.Thread):
                 report(f"ends after an order it does not understand: {error}")
                 os._exit(EXIT_CORRUPT)
             if isinstance(message, Abandon):
-                self.orders.abandon(message.seq)
+                if self.orders.abandon(message.seq):
+                    with suppress(OSError):  # the server is gone: the next receive says so
+                        self._control.send(encode_control(Skipped(message.seq)))
             elif self.serving:
                 self._data.shutdown(socket.SHUT_RD)
             else:

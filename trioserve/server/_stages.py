@@ -100,6 +100,8 @@ class StageKeeper:
             if model.error:
                 log.error("model_not_loaded", model=model.name, epoch=info.epoch, reason=model.error)
                 lane.closed_code = ErrorCode.UNAVAILABLE
+        if isinstance(stage, Executor):
+            link.on_skipped = self._on_skipped
         collect = self._collect if isinstance(stage, Executor) else stage.collect
         self._group.watch_stage(link.fileno(), collect)
         self._group.settle()
@@ -107,6 +109,11 @@ class StageKeeper:
     def _collect(self, now_ns: int) -> None:
         self._stage.collect(now_ns)
         self._learning.note(self._stage.lanes, now_ns)
+
+    def _on_skipped(self, number: int) -> None:
+        if isinstance(self._stage, Executor):
+            self._stage.skipped(number)
+            self._group.settle()
 
     def _on_lost(self, loss: WorkerLoss) -> None:
         self._stage.reaped(restarting=loss.restarting)
