@@ -254,14 +254,16 @@ def test_retry_after_grows_with_the_queue(world: World) -> None:
     lane = world.lane("wide")
     lane.service = ServiceModel({1: 10 * MS})
     engine = world.engine
-    assert engine.retry_after_us(lane) == 10_000
+    draining, shed = ErrorCode.DRAINING, ErrorCode.SHED
+    assert engine.retry_after_us(lane, draining) == 10_000
     client = world.client()
     client.run(range(1, 13))
-    assert engine.retry_after_us(lane) == 40_000
+    assert engine.retry_after_us(lane, draining) == 40_000
     lane.service = ServiceModel({})
-    assert engine.retry_after_us(lane) == 1_000
+    assert engine.retry_after_us(lane, draining) == 1_000
+    assert engine.retry_after_us(lane, shed) == 1_000
     lane.service = ServiceModel({1: 10**15})
-    assert engine.retry_after_us(lane) == 60_000_000
+    assert engine.retry_after_us(lane, draining) == 60_000_000
 
 
 def test_a_noreply_request_is_answered_without_a_body(world: World) -> None:

@@ -41,8 +41,8 @@ BUGS = (
     Bug(
         "a batch is ended although somebody waits for it",
         "engine/_abandon.py",
-        "            if any(any_live(first, count) for first, count in batch.ranges):\n                continue\n",
-        "",
+        "if any(slots.any_live(first, count) for first, count in batch.ranges):",
+        "if False:",
     ),
     Bug(
         "rows that came back early come back again with the result",

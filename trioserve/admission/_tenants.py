@@ -92,6 +92,20 @@ class Account:
         self.is_over = False
         """Whether it has more than its part, others being active."""
 
+    def grant(self, count: int, now_ns: int) -> int:
+        """How many of `count` requests its quota allows now; they are taken off it."""
+        return count if self.bucket is None else self.bucket.take_up_to(count, now_ns)
+
+    def give_back(self, count: int) -> None:
+        """Some that were granted have been refused for another reason."""
+        if self.bucket is not None:
+            self.bucket.give_back(count)
+
+    @property
+    def wait_us(self) -> int:
+        """How long after the last `grant` its quota allows a request, microseconds."""
+        return 0 if self.bucket is None else self.bucket.wait_us()
+
 
 class Tenants:
     """The accounts of all tenants.

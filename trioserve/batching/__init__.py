@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._adaptive import Adaptive
+from ._adaptive import PROMPT_NS, Adaptive
 from ._length_queue import LengthQueue
 from ._margins import Margins
 from ._policy import Dispatch, FixedWindow, Learner, Policy, QueueView, WaitUntil, WorkConserving
@@ -13,6 +13,7 @@ from ._rivals import AdditiveIncrease, Cork, Greedy, JustInTime, PreferredSizes,
 from ._service import ServiceModel
 
 __all__ = [
+    "PROMPT_NS",
     "Adaptive",
     "AdditiveIncrease",
     "Cork",

@@ -61,7 +61,9 @@ class Adaptive:
             return Dispatch(min(queued, view.max_rows, BLIND_ROWS), CutReason.NO_GAIN)
         rows = min(full, queued)
         slack_ns = view.head_deadline_ns - start_ns
-        if slack_ns < service.mean_ns(rows) + view.kg * service.k * service.deviation_ns(rows):
+        if slack_ns < view.ample_ns and slack_ns < service.mean_ns(
+            rows
+        ) + view.kg * service.k * service.deviation_ns(rows):
             dropped, rows = _fit(view, full, start_ns)
             if dropped or rows < min(full, queued):
                 return Dispatch(rows, CutReason.FULL if rows == full else CutReason.SLACK, dropped)

@@ -9,6 +9,7 @@ received or tokenized, and only while saving their fixed cost outweighs the dela
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from trioserve_protocol import CutReason
@@ -117,6 +118,8 @@ class QueueView(NamedTuple):
     """How many of the others are running a batch of it."""
     last_start_ns: int = -(2**62)
     """When the last batch was started."""
+    ample_ns: float = inf
+    """With so much time left for the head, no batch is too large for it."""
 
     def service_ns(self, rows: int) -> float:
         """Expected run time of a batch of `rows`."""

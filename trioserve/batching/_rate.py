@@ -9,8 +9,6 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-BANDS: Final = 64
-
 
 class DecayingRate:
     """Events a nanosecond, each forgotten exponentially.
@@ -52,7 +50,7 @@ class DeadlineBands:
 
     def __init__(self, memory_ns: int) -> None:
         self._memory_ns: Final = memory_ns
-        self.pending = [0.0] * BANDS
+        self.pending: dict[int, float] = {}
         """Units since the rates were asked for last, by the bits of their distance."""
         self._per_ns: dict[int, float] = {}
         self._at_ns = 0
@@ -64,7 +62,8 @@ class DeadlineBands:
             units: how much.
             distance_ns: from now to its deadline.
         """
-        self.pending[distance_ns.bit_length() if distance_ns > 0 else 0] += units
+        band = distance_ns.bit_length() if distance_ns > 0 else 0
+        self.pending[band] = self.pending.get(band, 0.0) + units
 
     def rates(self, distance_ns: int, now_ns: int) -> tuple[float, float]:
         """What is offered, units a nanosecond: in all, and in the bands below that of `distance_ns`."""
@@ -85,7 +84,8 @@ class DeadlineBands:
         share = (1 - left) / passed_ns
         pending = self.pending
         rates = self._per_ns
-        for band, units in enumerate(pending):
-            if units or band in rates:
-                rates[band] = left * rates.get(band, 0.0) + share * units
-                pending[band] = 0.0
+        for band in rates:
+            rates[band] *= left
+        for band, units in pending.items():
+            rates[band] = rates.get(band, 0.0) + share * units
+        pending.clear()

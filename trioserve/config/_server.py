@@ -127,6 +127,16 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     seconds; 0 switches both off."""
 
 
+class QuotaConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tenant may send."""
+
+    requests_per_s: Annotated[float, Meta(ge=0, le=1e9, description="requests a second; 0 = no quota")] = 0.0
+    """Requests a second in the long run, whatever becomes of them later; 0 for no quota."""
+
+    burst: Annotated[int, Meta(ge=0, le=2**31, description="requests; 0 = one second's")] = 0
+    """Requests that may come at once after a pause; 0 for as many as the rate gives in a second."""
+
+
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A server, without its models."""
 
@@ -165,6 +175,12 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     limits: ServerLimits = field(default_factory=ServerLimits)
     """What clients may take."""
+
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
+    """Of every tenant without a table of its own, and of every connection that names no tenant."""
+
+    tenants: dict[str, QuotaConfig] = field(default_factory=dict)
+    """Quotas by the name of the tenant: `[tenants.NAME]`."""
 
     workers: WorkerConfig = field(default_factory=WorkerConfig)
     """The processes that run the models."""

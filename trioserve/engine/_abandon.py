@@ -35,11 +35,11 @@ def abandon_dead(link: Link, batches: Iterable[Batch], lane: Lane) -> None:
         batches: what is with it.
         lane: the model; its mark is taken away.
     """
-    lane.has_ghosts = False
-    any_live = lane.slots.any_live
+    slots = lane.slots
+    slots.has_ghosts = False
     for batch in batches:
         if batch.lane is lane and not batch.abandoned:
-            if any(any_live(first, count) for first, count in batch.ranges):
+            if any(slots.any_live(first, count) for first, count in batch.ranges):
                 continue
             batch.abandoned = True
             lane.stats.batches_abandoned += 1

@@ -9,6 +9,7 @@ from trioserve_protocol import CutReason
 
 if TYPE_CHECKING:
     from ._lane import Lane
+    from ._scheduler import Cut
 
 Range = tuple[int, int]
 
@@ -26,7 +27,9 @@ class Batch:
 
     __slots__ = (
         "abandoned",
+        "cut",
         "cut_ns",
+        "head_ns",
         "lane",
         "number",
         "predicted_ns",
@@ -50,6 +53,10 @@ class Batch:
         """What its only request is known by, if that is suspected of killing workers."""
         self.abandoned = False
         """Whether the worker was told that nobody waits for it any more."""
+        self.cut: Cut | None = None
+        """What the scheduler noted of it."""
+        self.head_ns = 0
+        """Its earliest deadline."""
         self.predicted_ns = 0
         """When it is expected to be finished."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trioserve.admission import Gate, Permits
+from trioserve.admission import Account, Gate, Permits, Quota, Tenants
 from trioserve.errors import error_for
 from trioserve.request import NEVER_NS
 from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signature
 
 from ._executor import Executor
 from ._lane import Lane
+from ._quarantine import Quarantine
 from ._service_report import service_snapshot
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
@@ -24,7 +25,7 @@ from ._text import TextLane
 from ._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from trioserve.config import ModelConfig, ServerConfig
+    from trioserve.config import ModelConfig, QuotaConfig, ServerConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
 
@@ -56,6 +57,9 @@ class Engine:
         self.executors: Final[list[Executor]] = []
         self.tokenizers: Final[list[Tokenizer]] = []
         self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
+        self.tenants: Final = Tenants(
+            _quota(config.quota), {name: _quota(quota) for name, quota in config.tenants.items()}
+        )
         self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us)
         self.draining = False
         self.started_ns: Final = clock.now_ns()
@@ -66,8 +70,10 @@ class Engine:
         """Opens a model for requests, which are refused as LOADING until its worker is ready."""
         rows = min(slab.layout.slots, self.config.limits.max_queued_rows)
         gate = Gate(Permits(rows), self.byte_permits)
-        lane = (TextLane if config.tokenizer else Lane)(config, signature, slab, gate, self.clock)
-        lane.quarantine.keep_ns = int(self.config.workers.quarantine_s * 1e9)
+        lane = (TextLane if config.tokenizer else Lane)(
+            config, signature, slab, gate, self.clock, self.tenants
+        )
+        lane.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
@@ -107,14 +113,27 @@ class Engine:
     def open_session(self, sink: ReplySink) -> Session:
         """Registers a connection."""
         limits = self.config.limits
-        return self.sessions.open(
+        session = self.sessions.open(
             sink, limits.credit_requests, limits.credit_nbytes, DEFAULT_LIMITS.max_frame_nbytes
         )
+        session.account = self.tenants.own()
+        return session
+
+    def name_tenant(self, session: Session, tenant: str) -> None:
+        """Counts what a connection asks for from now on for a tenant."""
+        session.account = self.tenants.account(tenant)
+        session.named.clear()
+
+    def account(self, tenant: str | None) -> Account | None:
+        """The account of a tenant; None for None."""
+        return None if tenant is None else self.tenants.account(tenant)
 
     def close_session(self, session: Session) -> None:
         """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""
         session.closed = True
         self.cancel(session)
+        for lane in self.lanes:
+            lane.scheduler.returns.closed(session.index)
         self.sessions.remove(session)
 
     def cancel(self, session: Session, rid: int = 0, count: int = 1) -> None:
@@ -131,9 +150,19 @@ class Engine:
             for slot in found.tolist():
                 self.terminal.fail(lane, slot, ErrorCode.CANCELLED_BY_CLIENT)
 
-    def retry_after_us(self, lane: Lane) -> int:
-        """When a client refused now should come back: once what is queued for the model has run, microseconds."""
-        return min(max(MIN_RETRY_US, int(lane.backlog_ns() / 1000)), MAX_RETRY_US)
+    def retry_after_us(self, lane: Lane, code: ErrorCode) -> int:
+        """When a client that is refused now should come back, microseconds.
+
+        One that is shed is told when there will be room, each another moment; the others, when what is queued for the
+        model has run.
+        """
+        if code is ErrorCode.SHED and lane.service.known:
+            return self.clamped_us(lane.scheduler.retry_after_us(self.clock.now_ns()))
+        return self.clamped_us(int(lane.backlog_ns() / 1000))
+
+    def clamped_us(self, retry_us: int) -> int:
+        """A time to stay away, as clients are told it."""
+        return min(max(MIN_RETRY_US, retry_us), MAX_RETRY_US)
 
     # ---------------------------------------------------------------- time
 
@@ -227,3 +256,7 @@ class Engine:
             "slab_nbytes": lane.slab.layout.total_nbytes,
             "service": service_snapshot(lane.service, lane.unit),
         }
+
+
+def _quota(config: QuotaConfig) -> Quota:
+    return Quota(config.requests_per_s, config.burst or max(1, int(config.requests_per_s)))

@@ -16,6 +16,8 @@ import structlog
 
 from trioserve_protocol import ErrorCode, pad8
 
+from ._text import TextLane
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -44,7 +46,7 @@ class Quarantine:
         keep_ns: how long a suspicion or a refusal lasts; 0 for neither.
     """
 
-    def __init__(self, model: str, keep_ns: int = 0) -> None:
+    def __init__(self, model: str, keep_ns: int) -> None:
         self.keep_ns = keep_ns
         self.is_active = False
         """Whether anything is suspected or refused."""
@@ -75,8 +77,8 @@ class Quarantine:
         requests = list(requests_in(lane, ranges))
         forget_ns = now_ns + self.keep_ns
         for first, rows in requests:
-            digest = digest_of(lane.payload_parts(first, rows))
-            entry = forget_ns, fingerprint(lane.payload_parts(first, 1)[0])
+            digest = digest_of(payload_parts(lane, first, rows))
+            entry = forget_ns, fingerprint(payload_parts(lane, first, 1)[0])
             if len(requests) == 1 and digest in self._suspects:
                 del self._suspects[digest]
                 _remember(self._refused, digest, entry)
@@ -124,7 +126,7 @@ class Quarantine:
             rows: of the request.
             now_ns: the time of the event.
         """
-        if lane.fingerprinted is None or len(payload) != lane.signature.input_nbytes(rows):
+        if isinstance(lane, TextLane) or len(payload) != lane.signature.input_nbytes(rows):
             return False
         if fingerprint(payload[: lane.tensors[0][1]]) not in self._refused_keys:
             return False
@@ -175,7 +177,7 @@ class Quarantine:
         near = self._near(lane, ranges)
         for first, rows in requests_in(lane, ranges):
             if near is None or first in near:
-                digest = digest_of(lane.payload_parts(first, rows))
+                digest = digest_of(payload_parts(lane, first, rows))
                 if digest in self._suspects or digest in self._refused:
                     return before, first, digest
             before += rows
@@ -183,9 +185,9 @@ class Quarantine:
 
     def _near(self, lane: Lane, ranges: Sequence[Range]) -> set[int] | None:
         """Slots whose first bytes are those of a known input; None where that cannot be told without a digest."""
-        rows = lane.fingerprinted
-        if rows is None:
+        if isinstance(lane, TextLane):
             return None
+        rows = lane.slab.input_bytes[0]
         near: set[int] = set()
         for first, count in ranges:
             known = np.isin(fingerprints(rows[first : first + count]), self._keys)
@@ -212,6 +214,14 @@ def requests_in(lane: Lane, ranges: Iterable[Range]) -> Iterator[tuple[int, int]
         for slot in range(first, first + count):
             if rows[slot]:
                 yield slot, rows[slot]
+
+
+def payload_parts(lane: Lane, first: int, rows: int) -> list[memoryview]:
+    """What a model is given of some rows, one piece a tensor; of a text its tokens, since the text is gone by then."""
+    if isinstance(lane, TextLane):
+        tokens, lengths = lane.slab.tokens, lane.lengths
+        return [tokens[slot, : lengths[slot]].data.cast("B") for slot in range(first, first + rows)]
+    return [view[first * nbytes : (first + rows) * nbytes] for view, nbytes in lane.tensors]
 
 
 def _parts_of(lane: Lane, payload: memoryview, rows: int) -> Iterator[memoryview]:

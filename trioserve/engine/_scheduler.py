@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
+    PROMPT_NS,
+    Adaptive,
     DeadlineBands,
     Dispatch,
     Learner,
@@ -22,7 +24,7 @@ from trioserve.batching import (
     WaitUntil,
 )
 from trioserve.request import NEVER_NS
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import CutReason, ErrorCode
 
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 
@@ -141,7 +143,7 @@ class Scheduler:
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
-        self._learnt_ns = LONG_AGO_NS
+        self.learnt_ns = LONG_AGO_NS
         self._fixed_ns = self._per_row_ns = 0.0
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
@@ -155,6 +157,10 @@ class Scheduler:
         self.rule.refresh(service, full_units, self.margins.z, max_units)
         self._by_rows.model = service
         self._by_rows.units_per_row = self.units_per_row
+        self.unit_ns = self.rule.full_ns / self.rule.full_units
+        """Executor time of one unit in a full batch."""
+        deviation_ns = max(service.deviation_ns(1), self.rule.full_deviation_ns)
+        self._ample_ns = 2 * (self.rule.full_ns + self.margins.kg * service.k * deviation_ns)
         self._fixed_ns = service.alpha_ns
         self._per_row_ns = service.beta_ns * self.units_per_row
         self.returns.tune(self._fixed_ns)
@@ -171,6 +177,7 @@ class Scheduler:
         key_ns: int = 0,
         eta_ns: int = 0,
         over_share: bool = False,
+        others_ns: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
 
@@ -182,6 +189,7 @@ class Scheduler:
             key_ns: their place in the service order; the deadline if 0.
             eta_ns: time until the payload is complete; 0 if it is.
             over_share: whether their tenant takes more than its share while others are active.
+            others_ns: what is queued for other models of the executor and comes first.
 
         Returns:
             How many were admitted, and what the others are refused with (OK if none is).
@@ -190,7 +198,12 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        if not eta_ns and not over_share and self.rule.is_calm(reserved, deadline_ns, now_ns):
+        if (
+            not eta_ns
+            and not over_share
+            and not others_ns
+            and self.rule.is_calm(reserved, deadline_ns, now_ns)
+        ):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -198,6 +211,9 @@ class Scheduler:
             return count, ErrorCode.OK
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
+        if others_ns:
+            free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
+            situation = situation._replace(free_ns=free_ns, idle=False)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
         self._tense_ns = now_ns
         admitted = verdict.admitted
@@ -234,6 +250,11 @@ class Scheduler:
     def retry_after_us(self, now_ns: int) -> int:
         """When the request that was shed last should come again, microseconds from now."""
         return self.rule.retry_after_us(self._excess_ns, now_ns)
+
+    @property
+    def row_ns(self) -> float:
+        """Executor time of one row in a full batch."""
+        return self.unit_ns * self.units_per_row
 
     def release(self, units: float) -> None:
         """What was reserved has ended, in whatever way."""
@@ -274,6 +295,7 @@ class Scheduler:
             executors,
             busy,
             occupancy.last_start_ns,
+            self._ample_ns,
         )
 
     def _etas(self, now_ns: int) -> list[tuple[int, float]]:
@@ -291,7 +313,22 @@ class Scheduler:
         """
         if not self.queue.rows:
             return WaitUntil(NEVER_NS)
+        if self.queue.rows >= self.full_rows and self._is_plain(executor, now_ns):
+            return Dispatch(self.full_rows, CutReason.FULL)
         return self.policy.decide(self.view(executor, now_ns), now_ns)
+
+    def _is_plain(self, executor: int, now_ns: int) -> bool:
+        """Whether the policy lets a full batch go whose head has ample time: so it is with nearly all at high load."""
+        start_ns = now_ns
+        if self.occupancy.in_flight[executor]:
+            start_ns = max(now_ns, self.occupancy.free_ns[executor])
+        return (
+            type(self.policy) is Adaptive
+            and self.units_per_row == 1.0
+            and self.service.known
+            and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
+            and self.queue.head_deadline_ns(self.full_rows) - start_ns >= self._ample_ns
+        )
 
     def started(self, units: float, head_deadline_ns: int, executor: int, now_ns: int) -> Cut:
         """A batch has been cut and given to an executor.
@@ -302,10 +339,13 @@ class Scheduler:
             executor: which.
             now_ns: the time of the event.
         """
-        service = self.service
-        run_ns = service.mean_ns(units)
+        service, rule = self.service, self.rule
+        if units == rule.full_units:
+            run_ns, deviation_ns = rule.full_ns, rule.full_deviation_ns
+        else:
+            run_ns, deviation_ns = service.mean_ns(units), service.deviation_ns(units)
         predicted_ns = self.occupancy.started(executor, run_ns, now_ns)
-        near = head_deadline_ns - predicted_ns < 1.2 * service.k * service.deviation_ns(units)
+        near = head_deadline_ns - predicted_ns < 1.2 * service.k * deviation_ns
         return Cut(executor, units, predicted_ns, near)
 
     def finished(
@@ -336,9 +376,9 @@ class Scheduler:
         learner = cast("Learner | None", self.policy if hasattr(self.policy, "learn") else None)
         if learner is not None:
             learner.learn(round(cut.units), run_ns)
-        if now_ns - self._learnt_ns < REFRESH_NS:
+        if now_ns - self.learnt_ns < REFRESH_NS:
             return
-        self._learnt_ns = now_ns
+        self.learnt_ns = now_ns
         self.service.observe(cut.units, run_ns)
         self.refresh()
 

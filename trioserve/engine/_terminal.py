@@ -44,7 +44,7 @@ class Terminal:
         self,
         sessions: SessionTable,
         clock: Clock,
-        retry_after_us: Callable[[Lane], int],
+        retry_after_us: Callable[[Lane, ErrorCode], int],
     ) -> None:
         self._table: Final = sessions
         self._sessions: Final = sessions.by_index
@@ -73,7 +73,7 @@ class Terminal:
         lane.stats.count_error(code)
         if not session.closed:
             rid = lane.slots.rid[first]
-            retry = self._retry_after_us(lane) if code.retryable else None
+            retry = self._retry_after_us(lane, code) if code.retryable else None
             session.sink.write_soon(error_frame(rid, code, message, retry_after_us=retry))
 
     def _drop(self, lane: Lane, first: int) -> Session | None:
@@ -89,7 +89,6 @@ class Terminal:
         session.inflight -= 1
         if held:
             session.ghosts += 1
-            lane.has_ghosts = True
             self._abandon_arrival(lane, first)
         else:
             session.inflight_nbytes -= body_nbytes
@@ -118,6 +117,8 @@ class Terminal:
             running = lane.is_running(slot)
             code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
             self.fail(lane, slot, code)
+            if not running:
+                lane.scheduler.dropped(1)
         later = deadlines_ns[~due]
         lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS
 
