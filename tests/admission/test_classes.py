@@ -16,6 +16,7 @@ def after(classes: Classes, *shares: float, times: int = 100) -> Classes:
     for number in range(times):
         for klass, share in enumerate(shares):
             classes.pending_ns[klass] += share * SETTLE_NS
+            classes.offered_ns[klass] += share * SETTLE_NS
         classes.settle((number + 1) * SETTLE_NS)
     return classes
 
@@ -53,6 +54,12 @@ def test_a_lesser_class_leaves_room_for_a_better_one_that_is_in_use() -> None:
     assert classes.yields == [False, False, True, True]
     after(classes, 0.3, 0.3, 0.0, 0.3)
     assert classes.yields[CRITICAL]
+    assert classes.overtaking[CRITICAL] == pytest.approx(0.3, rel=0.02)
+    assert classes.overtaking[SHEDDABLE] == pytest.approx(0.6, rel=0.02)
+
+
+def test_what_better_classes_ask_for_is_never_all() -> None:
+    assert after(Classes(SLA_NS), 5.0, 0.0, 0.0, 0.5).overtaking[SHEDDABLE] == 0.9
 
 
 def test_who_starves_leaves_no_room() -> None:

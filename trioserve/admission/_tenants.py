@@ -17,7 +17,7 @@ MEMORY_NS: Final = 200_000_000
 ACTIVE_NS: Final = 1_000_000_000
 """For so long after its last request a tenant takes part in the division."""
 
-TOLERANCE: Final = 1.25
+TOLERANCE: Final = 1.1
 """How much more than an equal part a tenant has before it leaves room."""
 
 SETTLE_NS: Final = 5_000_000

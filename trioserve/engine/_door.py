@@ -132,10 +132,13 @@ class Door:
             now_ns,
             key_ns=key_ns,
             eta_ns=int(min(eta_ns, MAX_ETA_SHARE * timeout_ns)),
+            overtaking=classes.overtaking[klass],
             over_share=classes.yields[klass] or (account is not None and account.is_over),
             others_ns=self._others_ns(key_ns) if self.neighbours else 0.0,
         )
-        busy_ns = admitted * units_each * scheduler.unit_ns
+        each_ns = units_each * scheduler.unit_ns
+        busy_ns = admitted * each_ns
+        classes.offered_ns[klass] += count * each_ns + SEEN_NS
         classes.pending_ns[klass] += busy_ns + SEEN_NS
         if account is not None:
             tenants.count(account, busy_ns + SEEN_NS)

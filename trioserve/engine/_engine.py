@@ -17,9 +17,9 @@ from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signa
 from ._executor import Executor
 from ._lane import Lane
 from ._quarantine import Quarantine
-from ._service_report import service_snapshot
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
+from ._statistics import lane_statistics
 from ._terminal import Terminal
 from ._text import TextLane
 from ._tokenizer import Tokenizer
@@ -225,36 +225,18 @@ class Engine:
     def statistics(self) -> dict[str, Any]:
         """Everything that is counted, as JSON values."""
         stages: list[Stage[Any, Any]] = [*self.executors, *self.tokenizers]
+        now_ns = self.clock.now_ns()
         return {
-            "uptime_s": (self.clock.now_ns() - self.started_ns) / 1e9,
+            "uptime_s": (now_ns - self.started_ns) / 1e9,
             "draining": self.draining,
             "sessions": sum(not session.closed for session in self.sessions.by_index),
             "queued_nbytes": self.byte_permits.taken,
-            "models": [self._lane_statistics(lane) for lane in self.lanes],
+            "models": [lane_statistics(lane, now_ns) for lane in self.lanes],
+            "tenants": self.tenants.active,
             "workers": [
                 {"starts": stage.starts, "ready": stage.link is not None, "in_flight": stage.in_flight}
                 for stage in stages
             ],
-        }
-
-    def _lane_statistics(self, lane: Lane) -> dict[str, Any]:
-        slots = lane.slots
-        return {
-            "model": lane.config.name,
-            "version": lane.config.version,
-            **lane.stats.snapshot(),
-            "in_flight": len(slots.live_requests()),
-            "queued_rows": lane.queue.rows,
-            "announced_rows": lane.announced_rows,
-            "slots": {"total": slots.total, "leased": slots.leased, "free_blocks": slots.free_blocks},
-            "permits": {
-                "rows": lane.gate.rows.taken,
-                "rows_limit": lane.gate.rows.limit,
-                "rows_high_water": lane.gate.rows.high_water,
-            },
-            "quarantine": lane.quarantine.snapshot(),
-            "slab_nbytes": lane.slab.layout.total_nbytes,
-            "service": service_snapshot(lane.service, lane.unit),
         }
 
 

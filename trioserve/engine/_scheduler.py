@@ -28,6 +28,9 @@ from trioserve_protocol import CutReason, ErrorCode
 
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 
+MOST_OVERTAKING: Final = 0.9
+"""Part of the capacity, at most, that those who come later and go first are believed to take."""
+
 RATE_MEMORY_NS: Final = 10_000_000
 REFRESH_NS: Final = 1_000_000
 """Least time between two lessons: models whose batches take less are learnt from a sample."""
@@ -178,6 +181,7 @@ class Scheduler:
         eta_ns: int = 0,
         over_share: bool = False,
         others_ns: float = 0.0,
+        overtaking: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
 
@@ -190,6 +194,7 @@ class Scheduler:
             eta_ns: time until the payload is complete; 0 if it is.
             over_share: whether their tenant takes more than its share while others are active.
             others_ns: what is queued for other models of the executor and comes first.
+            overtaking: part of the capacity that better classes ask for.
 
         Returns:
             How many were admitted, and what the others are refused with (OK if none is).
@@ -211,6 +216,8 @@ class Scheduler:
             return count, ErrorCode.OK
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
+        if overtaking:
+            situation = situation._replace(rho=min(MOST_OVERTAKING, situation.rho + overtaking))
         if others_ns:
             free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
             situation = situation._replace(free_ns=free_ns, idle=False)
