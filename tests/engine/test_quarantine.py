@@ -22,11 +22,11 @@ BAD = 6
 """Id of the request that kills: the payload of a request follows from its id and its client."""
 
 
-def restart(world: World) -> None:
+def restart(world: World, *, killed: bool = False) -> None:
     """The worker dies of what it runs, and the next one is there."""
     world.executor.die()
     world.executor_stage.collect(world.clock.ns)
-    world.executor_stage.reaped(restarting=True)
+    world.executor_stage.reaped(restarting=True, killed=killed)
     world.executor.start()
 
 
@@ -196,6 +196,8 @@ def test_what_was_never_sent_is_not_blamed(world: World) -> None:
     world.executor.die()
     world.engine.decide(world.clock.ns)
     assert client.code(BAD) == LOST
+    world.executor_stage.reaped(restarting=True)
+    world.executor.start()
     assert known(world) == (4, 0)
 
 
@@ -209,6 +211,8 @@ def test_results_that_wait_on_the_link_are_taken_before_a_send_that_fails(make_w
     client.infer(9)
     world.engine.decide(world.clock.ns)
     assert client.codes([1, 2, 3, 4, 9]) == [OK] * 4 + [LOST]
+    world.executor_stage.reaped(restarting=True)
+    world.executor.start()
     assert known(world) == (0, 0)
 
 
@@ -219,6 +223,31 @@ def test_those_who_did_not_wait_any_more_are_blamed_too(world: World) -> None:
     client.cancel(BAD)
     restart(world)
     assert known(world) == (1, 0)
+
+
+def test_a_worker_that_was_killed_from_outside_proves_less(world: World) -> None:
+    client = blamed_once(world)
+    for death, expected in ((1, (4, 0)), (2, (3, 1))):
+        client.infer(BAD)
+        world.turn()
+        restart(world, killed=True)
+        assert (death, known(world)) == (death, expected)
+
+
+def test_surviving_clears_that_too(world: World) -> None:
+    client = blamed_once(world)
+    for _ in range(3):
+        client.infer(BAD)
+        world.turn()
+        restart(world, killed=True)
+        client.infer(BAD)
+        world.settle()
+        assert client.code(BAD) == OK
+        assert known(world) == (3, 0)
+        client.infer(BAD)
+        world.turn()
+        restart(world, killed=True)
+        assert known(world) == (4, 0)
 
 
 def test_a_death_in_company_proves_nothing(world: World) -> None:

@@ -144,13 +144,13 @@ async def test_a_killed_worker_is_missed_restarted_and_then_stays_down(affine: W
         with pytest.raises(WorkerLost):
             await watch.result()
         await watch.until(ready=2, lost=1)
-        assert watch.lost[0] == WorkerLoss("killed by SIGKILL", 1, restarting=True)
+        assert watch.lost[0] == WorkerLoss("killed by SIGKILL", 1, restarting=True, killed=True)
         assert [info.epoch for info in watch.ready] == [1, 2]
         assert (await watch.run(1, (6, 1))).code == 0
         assert slab.outputs[0][6, 0] == 13
         os.kill(watch.ready[1].pid, signal.SIGKILL)
         await watch.until(ready=2, lost=2)
-        assert watch.lost[1] == WorkerLoss("killed by SIGKILL", 2, restarting=False)
+        assert watch.lost[1] == WorkerLoss("killed by SIGKILL", 2, restarting=False, killed=True)
         await trio.testing.wait_all_tasks_blocked()
         assert len(watch.ready) == 2
 
@@ -163,6 +163,7 @@ async def test_a_model_may_take_its_worker_down(make_model: MakeModel) -> None:
             await watch.run(1, (2, 3))
         await watch.until(ready=2, lost=1)
         assert watch.lost[0].reason == "ended with status 7"
+        assert not watch.lost[0].killed
 
 
 async def test_the_end_is_seen_although_a_child_of_the_models_lives(make_model: MakeModel) -> None:

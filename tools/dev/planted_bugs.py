@@ -53,8 +53,8 @@ BUGS = (
     Bug(
         "whoever ran beside a suspect is proved to kill workers",
         "engine/_quarantine.py",
-        "if len(requests) == 1 and digest in self._suspects:",
-        "if digest in self._suspects:",
+        "alone = len(requests) == 1 and digest in self._suspects",
+        "alone = digest in self._suspects",
     ),
     Bug(
         "a suspect runs with those before it",

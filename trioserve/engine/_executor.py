@@ -119,9 +119,10 @@ class Executor(Stage[Lane, Batch]):
             StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lengths, None),
         )
 
-    def _died(self, running: Batch) -> None:
+    def _died(self, running: Batch, *, killed: bool) -> None:
+        """The worker was lost while it ran this batch."""
         lane = running.lane
-        lane.quarantine.blame(lane, running.ranges, lane.clock.now_ns())
+        lane.quarantine.blame(lane, running.ranges, lane.clock.now_ns(), killed=killed)
 
     def skipped(self, number: int) -> None:
         """The worker will not begin a batch that it was told to abandon."""

@@ -1,8 +1,9 @@
 """Inputs that make a worker's process die: suspected once, then run alone, and refused after a second death.
 
 What was in the batch that ran when a worker died is suspected, by a digest of its payload. A suspect that comes again
-is a batch of its own, so that it endangers nobody and its second death is a proof; one that survives is cleared. What
-was proved is refused for a while. A table knows digests and no payloads; while it is empty it costs nothing, and while
+is a batch of its own, so that it endangers nobody and its second death is a proof; one that survives is cleared. A
+worker that was killed from outside proves less, since that may be chance: then it takes one death more. What was proved
+is refused for a while. A table knows digests and no payloads; while it is empty it costs nothing, and while
 it is not, one comparison of a few bytes a row tells apart what cannot be meant.
 """
 
@@ -58,19 +59,22 @@ class Quarantine:
         self._suspects: dict[bytes, tuple[int, int]] = {}
         """Digest -> (when it is forgotten, fingerprint), oldest first."""
         self._refused: dict[bytes, tuple[int, int]] = {}
+        self._doubted: set[bytes] = set()
+        """Suspects that were alone with a worker when it was killed from outside."""
         self._keys = np.zeros(0, np.uint64)
         self._refused_keys: set[int] = set()
         self._may_refuse = np.zeros(0, np.uint64)
 
     # ---------------------------------------------------------------- what becomes known
 
-    def blame(self, lane: Lane, ranges: Sequence[Range], now_ns: int) -> None:
+    def blame(self, lane: Lane, ranges: Sequence[Range], now_ns: int, *, killed: bool = False) -> None:
         """A worker died while it ran these rows; their payload is still there.
 
         Args:
             lane: their model.
             ranges: the whole batch, answered requests too.
             now_ns: the time of the event.
+            killed: whether somebody from outside killed it.
         """
         if not self.keep_ns:
             return
@@ -79,7 +83,10 @@ class Quarantine:
         for first, rows in requests:
             digest = digest_of(payload_parts(lane, first, rows))
             entry = forget_ns, fingerprint(payload_parts(lane, first, 1)[0])
-            if len(requests) == 1 and digest in self._suspects:
+            alone = len(requests) == 1 and digest in self._suspects
+            if alone and killed and digest not in self._doubted:
+                self._doubted.add(digest)
+            elif alone:
                 del self._suspects[digest]
                 _remember(self._refused, digest, entry)
                 self.found += 1
@@ -106,6 +113,7 @@ class Quarantine:
             self._settle()
 
     def _settle(self) -> None:
+        self._doubted &= self._suspects.keys()
         self.is_refusing = bool(self._refused)
         self.is_active = self.is_refusing or bool(self._suspects)
         keys = {key for table in (self._suspects, self._refused) for _, key in table.values()}

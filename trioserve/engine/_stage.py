@@ -90,6 +90,7 @@ class Stage(ABC, Generic[L, W]):
         self._terminal: Final = terminal
         self._with_worker: dict[int, W] = {}
         self._unreaped: list[W] = []
+        self._died_of: W | None = None
         self._sequence = 0
 
     @abstractmethod
@@ -100,8 +101,13 @@ class Stage(ABC, Generic[L, W]):
     def _complete(self, work: W, result: StageResult, now_ns: int) -> None:
         """Takes finished work back: its rows are held until this lets them go."""
 
-    def _died(self, running: W) -> None:
-        """The worker was lost while it ran this."""
+    def _died(self, running: W, *, killed: bool) -> None:
+        """The worker was lost while it ran this; its rows are still held.
+
+        Args:
+            running: what it ran.
+            killed: whether somebody from outside killed it.
+        """
 
     def _give_up(self, work: W) -> None:
         """The worker was lost with this work; its rows are held until `_release`."""
@@ -175,18 +181,22 @@ class Stage(ABC, Generic[L, W]):
         lost, self._with_worker = list(self._with_worker.values()), {}
         self._unreaped += lost
         if lost and lost[0] is not unsent:
-            self._died(lost[0])
+            self._died_of = lost[0]
         for work in lost:
             self._give_up(work)
             self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
 
-    def reaped(self, *, restarting: bool) -> None:
+    def reaped(self, *, restarting: bool, killed: bool = False) -> None:
         """The process has ended: nothing can touch its slots any more.
 
         Args:
             restarting: whether another one is being started. If not, the models are closed for good.
+            killed: whether somebody from outside ended it.
         """
         self.lose("the worker process ended")
+        running, self._died_of = self._died_of, None
+        if running is not None:
+            self._died(running, killed=killed)
         unreaped, self._unreaped = self._unreaped, []
         for work in unreaped:
             self._release(work)

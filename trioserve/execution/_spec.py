@@ -85,6 +85,9 @@ class WorkerLoss(NamedTuple):
     restarting: bool
     """Whether it is started again; otherwise the worker stays down."""
 
+    killed: bool = False
+    """Whether it was killed by SIGKILL, which comes from outside: an operator, or a system without memory."""
+
 
 class WorkerStartError(Exception):
     """A worker did not become ready. The message says why, as far as the worker could tell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -57,8 +58,9 @@ async def supervise_worker(
 
     deaths_s: deque[float] = deque()
     for epoch in count(1):
+        killed = False
         try:
-            reason = await _run_once(spec, epoch, announce)
+            reason, killed = await _run_once(spec, epoch, announce)
         except WorkerStartError as error:
             if epoch == 1:
                 raise
@@ -69,7 +71,7 @@ async def supervise_worker(
         deaths_s.append(now_s)
         restarting = len(deaths_s) <= spec.max_restarts
         logger.error("worker_lost", kind=spec.kind, epoch=epoch, reason=reason, restarting=restarting)
-        on_lost(WorkerLoss(reason, epoch, restarting))
+        on_lost(WorkerLoss(reason, epoch, restarting, killed))
         if not restarting:
             await trio.sleep_forever()
         await trio.sleep(backoff_s(spec, len(deaths_s)))
@@ -81,11 +83,13 @@ def backoff_s(spec: WorkerSpec, deaths: int) -> float:
     return min(first_s * 2.0 ** min(deaths - 1, 32), max(first_s, MAX_BACKOFF_S))
 
 
-async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]) -> str:
+async def _run_once(
+    spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]
+) -> tuple[str, bool]:
     """Start a worker, hand it over, and wait for its end.
 
     Returns:
-        How it ended.
+        How it ended, and whether that was by SIGKILL.
 
     Raises:
         WorkerStartError: It did not become ready.
@@ -105,7 +109,8 @@ async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink,
         link = StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders)
         worker.on_skipped = link.skipped
         on_ready(link, info)
-        return await worker.gone()
+        reason = await worker.gone()
+        return reason, worker.process.returncode == -signal.SIGKILL
     finally:
         with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):
             await worker.stop(spec.grace_s)

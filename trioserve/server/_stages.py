@@ -115,5 +115,5 @@ class StageKeeper:
             self._group.settle()
 
     def _on_lost(self, loss: WorkerLoss) -> None:
-        self._stage.reaped(restarting=loss.restarting)
+        self._stage.reaped(restarting=loss.restarting, killed=loss.killed)
         self._group.settle()
