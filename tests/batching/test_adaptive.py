@@ -243,7 +243,12 @@ def test_executors_take_turns() -> None:
 
 def test_a_turn_ends_with_the_window() -> None:
     pair: dict[str, Any] = {"executors": 2, "busy": 1, "rate": 1 / MS, "last_start_ns": NOW}
-    assert decide(view(**pair), window_ns=MS) == WaitUntil(NOW + MS)
+    assert decide(view(**pair), window_ns=MS * 3 // 2) == WaitUntil(NOW + MS * 3 // 2)
+
+
+def test_a_turn_that_is_too_far_away_is_not_waited_for() -> None:
+    pair: dict[str, Any] = {"executors": 2, "busy": 1, "rate": 1 / MS, "last_start_ns": NOW}
+    assert decide(view(**pair), window_ns=MS) == Dispatch(2, NO_GAIN)
 
 
 # ---------------------------------------------------------------- in general

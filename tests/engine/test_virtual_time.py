@@ -10,7 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.scenario import Scenario
+from tests.engine.play_models import fixed_config
+from tests.engine.scenario import LoopClock, Scenario
+from tests.engine.world import World
 from trioserve_protocol import ErrorCode
 
 OK = ErrorCode.OK
@@ -70,6 +72,40 @@ async def test_clients_in_closed_loops_share_batches(autojump_clock: MockClock) 
         best = 2 * 4 / 0.0044
         assert done >= 0.97 * best
         assert scenario.world.lane("wide").stats.snapshot()["batch_sizes"]["4"] >= 0.97 * best / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "least_per_s"), [(2, 440), (8, 1500)])
+async def test_clients_that_come_back_are_waited_for(
+    autojump_clock: MockClock, clients: int, least_per_s: int
+) -> None:
+    """Greedy would serve two alternating groups: 243 and 907 requests a second."""
+    config = fixed_config("wide", batching={"max_rows": 16}, slots=64)
+    scenario = Scenario(world=World(configs=[config], clock=LoopClock()))
+    async with running(scenario):
+        done = 0
+        rng = random.Random(2)
+
+        async def client_loop() -> None:
+            nonlocal done
+            client = scenario.world.client()
+            rid = 0
+            while True:
+                rid += 1
+                assert await scenario.ask(client, rid) == OK
+                done += 1
+                await trio.sleep(0.0002 * rng.uniform(0.9, 1.1))
+
+        with trio.move_on_after(0.5):  # until the clients are known
+            async with trio.open_nursery() as nursery:
+                for _ in range(clients):
+                    nursery.start_soon(client_loop)
+        done = 0
+        with trio.move_on_after(2):
+            async with trio.open_nursery() as nursery:
+                for _ in range(clients):
+                    nursery.start_soon(client_loop)
+        assert done / 2 >= least_per_s
 
 
 @pytest.mark.slow

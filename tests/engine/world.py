@@ -51,13 +51,15 @@ class World:
         default_factory=lambda: (fixed_config("wide"), fixed_config("narrow", slots=8), text_config())
     )
     limits: ServerLimits = field(default_factory=ServerLimits)
+    config: ServerConfig | None = None
+    """Instead of `limits`."""
     depth: int = 1
     ready: bool = True
     """Whether the workers are there from the start."""
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(ServerConfig(limits=self.limits), DEFAULT_LIMITS, self.clock)
+        self.engine = Engine(self.config or ServerConfig(limits=self.limits), DEFAULT_LIMITS, self.clock)
         self.intake = Intake(self.engine)
         self.clients: list[Client] = []
         for config in self.configs:

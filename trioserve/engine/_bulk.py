@@ -138,6 +138,8 @@ def begin(
     if request.frame_type == FrameType.INFER_MANY:
         ranges, code = lease_many(lane, session, account, request, request.payload_nbytes, now_ns, most=most)
         requests = [(slot, 1) for first, count in ranges for slot in range(first, first + count)]
+    elif not most:
+        return None, 0, ErrorCode.SHED
     else:
         first, code = lane.enter(session, account, request, request.rows, request.payload_nbytes, now_ns)
         requests = ranges = [] if first == FULL else [(first, request.rows)]

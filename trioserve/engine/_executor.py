@@ -82,7 +82,7 @@ class Executor(Stage[Lane, Batch]):
             decision = lane.decide(now_ns)
             if not isinstance(decision, Dispatch):
                 lane.wake_ns = decision.at_ns
-            elif chosen is None or lane.queue.head_key_ns < chosen[0].queue.head_key_ns:
+            elif chosen is None or _urgency(lane) < _urgency(chosen[0]):
                 chosen = lane, decision
         return chosen
 
@@ -100,7 +100,7 @@ class Executor(Stage[Lane, Batch]):
             rows, suspect = lane.quarantine.isolate(lane, rows, self._terminal, now_ns)
             if not rows:
                 return
-        head_ns = queue.head_deadline_ns(rows)
+        head_ns = scheduler.head_ns
         ranges = queue.take(rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
@@ -154,3 +154,9 @@ class Executor(Stage[Lane, Batch]):
         """The worker was lost with this batch."""
         del work
         self.occupancy.in_flight[0] -= 1
+
+
+def _urgency(lane: Lane) -> tuple[int, int]:
+    """What the models of an executor are ordered by."""
+    queue = lane.queue
+    return queue.head_key_ns, lane.slots.ready_ns[queue.head]
