@@ -56,7 +56,7 @@ def payload_of(client: Client, rid: int) -> bytes:
 
 
 def known(world: World, model: str = "wide") -> tuple[int, int]:
-    found = world.lane(model).quarantine.snapshot()
+    found = world.lane(model).door.quarantine.snapshot()
     return found["suspects"], found["refused"]
 
 
@@ -94,7 +94,7 @@ def test_a_second_death_is_a_proof_and_the_input_is_refused_at_admission(world: 
     world.settle()
     assert client.codes(range(1, 9)) == [OK] * 5 + [POISON] + [OK] * 2
     assert known(world) == (0, 1)
-    assert world.lane("wide").quarantine.found == 1
+    assert world.lane("wide").door.quarantine.found == 1
 
 
 def test_it_is_refused_by_every_way_it_can_come(world: World) -> None:
@@ -253,7 +253,7 @@ def test_surviving_clears_that_too(world: World) -> None:
 def test_a_death_in_company_proves_nothing(world: World) -> None:
     """Two requests with one payload, one of them in a batch that was cut before anything was known."""
     client = blamed_once(world)
-    world.lane("wide").quarantine.is_active = False
+    world.lane("wide").door.quarantine.is_active = False
     client.run(range(5, 9))
     world.turn()
     restart(world)
@@ -267,7 +267,7 @@ def test_it_is_all_forgotten_after_a_while(world: World) -> None:
     client.infer(BAD + 1)
     world.turn()
     assert sizes(world) == [2]
-    assert not world.lane("wide").quarantine.is_active
+    assert not world.lane("wide").door.quarantine.is_active
 
 
 def test_another_model_is_not_concerned(world: World) -> None:
@@ -285,7 +285,7 @@ def test_the_tables_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_can_be_switched_off(world: World) -> None:
-    world.lane("wide").quarantine.keep_ns = 0
+    world.lane("wide").door.quarantine.keep_ns = 0
     client = convicted(world)
     assert known(world) == (0, 0)
     client.infer(BAD)

@@ -73,7 +73,7 @@ class Engine:
         lane = (TextLane if config.tokenizer else Lane)(
             config, signature, slab, gate, self.clock, self.tenants
         )
-        lane.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
+        lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane

@@ -96,8 +96,8 @@ class Executor(Stage[Lane, Batch]):
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         queue, scheduler = lane.queue, lane.scheduler
         rows, suspect = decision.rows, None
-        if lane.quarantine.is_active:
-            rows, suspect = lane.quarantine.isolate(lane, rows, self._terminal, now_ns)
+        if lane.door.quarantine.is_active:
+            rows, suspect = lane.door.quarantine.isolate(lane, rows, self._terminal, now_ns)
             if not rows:
                 return
         head_ns = scheduler.head_ns
@@ -122,7 +122,7 @@ class Executor(Stage[Lane, Batch]):
     def _died(self, running: Batch, *, killed: bool) -> None:
         """The worker was lost while it ran this batch."""
         lane = running.lane
-        lane.quarantine.blame(lane, running.ranges, lane.clock.now_ns(), killed=killed)
+        lane.door.quarantine.blame(lane, running.ranges, lane.clock.now_ns(), killed=killed)
 
     def skipped(self, number: int) -> None:
         """The worker will not begin a batch that it was told to abandon."""
@@ -137,7 +137,7 @@ class Executor(Stage[Lane, Batch]):
         if work.ranges:
             lane.stats.count_completion(work, result)
         if work.suspect is not None and result.code != ErrorCode.CANCELLED:
-            lane.quarantine.clear(work.suspect)
+            lane.door.quarantine.clear(work.suspect)
         deadlines_ns: list[int] = []
         if cut.near or now_ns >= work.head_ns or scheduler.is_tense(now_ns):
             column = lane.slots.deadlines_ns

@@ -78,7 +78,7 @@ class Intake:
             session.last_rid = rid
         elif self._refusals.is_in_flight(session, lane, rid, 1):
             return
-        if lane.quarantine.is_refusing and lane.quarantine.refuses(
+        if lane.door.quarantine.is_refusing and lane.door.quarantine.refuses(
             lane, request.payload, request.rows, now_ns
         ):
             self._refusals.refuse(session, lane, account, (rid, 1), ErrorCode.POISON_INPUT)
@@ -313,7 +313,7 @@ def _takes_columns(lane: Lane, run: InferRun) -> bool:
     """Whether nobody has to look at each request of a run: at a text, or for an input that kills workers."""
     if isinstance(lane, TextLane):
         return False
-    return not (lane.quarantine.is_refusing and lane.quarantine.may_refuse(lane, run.payload))
+    return not (lane.door.quarantine.is_refusing and lane.door.quarantine.may_refuse(lane, run.payload))
 
 
 def _flags_of(run: InferRun, last_rid: int) -> int:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from ._arrival import Arrival, Source
     from ._batch import Range
-    from ._quarantine import Quarantine
     from ._session import Session
 
 OK: Final = ErrorCode.OK
@@ -69,9 +68,6 @@ class Lane:
 
     unit = "row"
     """What the run time of a batch grows with."""
-
-    quarantine: Quarantine
-    """What is known of inputs that kill workers; set by the engine."""
 
     def __init__(
         self,

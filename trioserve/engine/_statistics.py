@@ -29,7 +29,7 @@ def lane_statistics(lane: Lane, now_ns: int) -> dict[str, Any]:
             "rows_limit": lane.gate.rows.limit,
             "rows_high_water": lane.gate.rows.high_water,
         },
-        "quarantine": lane.quarantine.snapshot(),
+        "quarantine": lane.door.quarantine.snapshot(),
         "slab_nbytes": lane.slab.layout.total_nbytes,
         "service": service_statistics(lane.service, lane.unit),
         "scheduler": _scheduler(lane, now_ns),
