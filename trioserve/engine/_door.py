@@ -2,6 +2,9 @@
 
 The hot path asks two numbers, `Lane.calm_rows` and `Lane.calm_ns`. While fewer rows are under way and the request has
 more time than that, the rule would admit it, and it is not asked. Everything else goes through `reserve`.
+
+The other end is as cheap: a request that is shed misses its deadline by some time, and until that has passed, or until
+a batch comes back, whoever has no more time and no better class misses it too.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ SEEN_NS: Final = 1e-3
 """Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
 
 MAX_SHEDS: Final = 4_096
+SAME_TIME: Final = 256
+"""Part of the default deadline by which two requests may differ in the time that they have and count as equal."""
 
 
 class Room:
@@ -75,6 +80,12 @@ class Door:
         self.room: Final = Room()
         self.neighbours: list[Lane] = []
         """Other models on the same executor."""
+        self.full_until_ns = 0
+        """Until when those are shed without asking the rule who have no more time and no better rank than somebody who
+        was shed."""
+        self._full_timeout_ns = self._full_offset_ns = 0
+        self._again_rows = 0
+        """Rows that were shed so, and that the scheduler has not been told of."""
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
@@ -119,6 +130,8 @@ class Door:
         count, rows_each = requests
         lane, classes, tenants, klass = self._lane, self.classes, self.tenants, flags & CLASS_MASK
         scheduler = lane.scheduler
+        if now_ns < self.full_until_ns and self._is_no_better(timeout_ns, klass):
+            return self._shed_again(account, klass, (count, rows_each), timeout_ns, now_ns)
         units_each = rows_each * scheduler.units_per_row
         self._offered += count
         self.tell()
@@ -148,9 +161,36 @@ class Door:
             tenants.count(account, busy_ns + SEEN_NS)
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
+            if not classes.yields[klass] and (account is None or not account.is_over):
+                self.full_until_ns = now_ns + int(scheduler.excess_ns)
+                self._full_timeout_ns = timeout_ns + scheduler.sla_ns // SAME_TIME
+                self._full_offset_ns = classes.offsets_ns[klass]
         if scheduler.is_tense(now_ns):
             self.alarm()
         return admitted, code
+
+    def _is_no_better(self, timeout_ns: int, klass: int) -> bool:
+        """Whether a request has no better prospects than the one that was shed; much shorter ones are infeasible."""
+        longest_ns = self._full_timeout_ns
+        return (
+            longest_ns // 2 <= timeout_ns <= longest_ns
+            and self.classes.offsets_ns[klass] >= self._full_offset_ns
+        )
+
+    def _shed_again(
+        self, account: Account | None, klass: int, requests: tuple[int, int], timeout_ns: int, now_ns: int
+    ) -> tuple[int, ErrorCode]:
+        """Sheds as somebody else was shed a moment ago; see `reserve`."""
+        count, rows_each = requests
+        self._offered += count
+        self._again_rows += count * rows_each
+        scheduler = self._lane.scheduler
+        scheduler.shed_ns = now_ns
+        self.classes.offered_ns[klass] += count * rows_each * scheduler.row_ns + SEEN_NS
+        if account is not None:
+            self.tenants.count(account, SEEN_NS)
+        self.room.shed(now_ns + timeout_ns, count)
+        return 0, ErrorCode.SHED
 
     def _others_ns(self, key_ns: int) -> float:
         """Executor time of what is queued for other models and comes first."""
@@ -167,6 +207,9 @@ class Door:
     def tell(self) -> None:
         """Tells the scheduler what was received since it was told last, and what is on its way."""
         lane = self._lane
+        if self._again_rows:
+            lane.scheduler.shed_again(self._again_rows * lane.scheduler.units_per_row, self._full_timeout_ns)
+            self._again_rows = 0
         received = lane.stats.received
         if received > self._offered:
             units = (received - self._offered) * lane.scheduler.units_per_row

@@ -32,6 +32,8 @@ class Executor(Stage[Lane, Batch]):
     def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
         super().__init__(lanes, terminal)
         self.occupancy: Final = Occupancy()
+        self._back_ns = 0
+        """When a batch came back last."""
         for lane in lanes:
             lane.scheduler.occupancy = self.occupancy
             lane.door.neighbours = [other for other in lanes if other is not lane]
@@ -144,7 +146,11 @@ class Executor(Stage[Lane, Batch]):
             for first, count in work.ranges:
                 deadlines_ns += column[first : first + count].tolist()
         run_ns = result.finished_ns - result.started_ns
-        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code))
+        # What it took besides, as the server sees it: hops and its own turn. The next one has to wait for that, too.
+        way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
+        self._back_ns = now_ns
+        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code), way_ns=way_ns)
+        lane.door.full_until_ns = 0
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)
         if work.ranges:

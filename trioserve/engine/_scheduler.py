@@ -7,7 +7,7 @@ both need: what is reserved, when the executors are expected to be free, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
@@ -27,6 +27,7 @@ from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+from ._waiting import Columns, Queue
 
 MOST_OVERTAKING: Final = 0.995
 """Part of the capacity, at most, that those who come later and go first are believed to take."""
@@ -37,45 +38,6 @@ REFRESH_NS: Final = 1_000_000
 
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
-
-
-class Queue(Protocol):
-    """Rows that are ready to run, in service order: by key, which is the deadline for all of one class."""
-
-    rows: int
-
-    def outlook(self, limit: int) -> tuple[int, bool]:
-        """Rows of the next batch of at most `limit` if it were cut now, and whether it has no room for more."""
-        ...
-
-    def head_deadline_ns(self, rows: int) -> int:
-        """The earliest deadline among the first so many rows; the queue must not be empty."""
-        ...
-
-    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
-        """When the first of the first so many rows became ready; the queue must not be empty."""
-        ...
-
-    def ahead(self, key_ns: int) -> int:
-        """Rows whose key is not behind `key_ns`."""
-        ...
-
-    def deadlines(self, rows: int) -> Sequence[int]:
-        """Deadlines of the first so many rows that one batch may hold, in service order."""
-        ...
-
-    def deadlines_after(self, key_ns: int) -> Sequence[int]:
-        """Deadlines of the rows that `ahead` does not count, in service order."""
-        ...
-
-
-class Columns(Protocol):
-    """What is known of each slot; `trioserve.memory.SlotTable` has it."""
-
-    @property
-    def ready_ns(self) -> Sequence[int]:
-        """When each was ready to run."""
-        ...
 
 
 class Cut(NamedTuple):
@@ -144,7 +106,8 @@ class Scheduler:
         """The earliest deadline among the rows of the batch that was decided on last."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
-        self._excess_ns = 0.0
+        self.excess_ns = 0.0
+        """By how much the request that was shed last would have been late."""
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
@@ -205,12 +168,8 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        if (
-            not eta_ns
-            and not over_share
-            and not others_ns
-            and self.rule.is_calm(reserved, deadline_ns, now_ns)
-        ):
+        is_plain = not (eta_ns or over_share or others_ns)
+        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -236,8 +195,13 @@ class Scheduler:
         if distance_ns < eta_ns + self.service.mean_ns(units_each):
             return admitted, ErrorCode.DEADLINE_INFEASIBLE
         self.shed_ns = now_ns
-        self._excess_ns = verdict.excess_ns
+        self.excess_ns = verdict.excess_ns
         return admitted, ErrorCode.SHED
+
+    def shed_again(self, units: float, distance_ns: int) -> None:
+        """So many units, with so much time each, were shed as others had been a moment before."""
+        self.offered.count(units, distance_ns)
+        self._tense_ns = max(self._tense_ns, self.shed_ns)
 
     def _situation(
         self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, *, over_share: bool
@@ -263,7 +227,7 @@ class Scheduler:
 
     def retry_after_us(self, now_ns: int) -> int:
         """When the request that was shed last should come again, microseconds from now."""
-        return self.rule.retry_after_us(self._excess_ns, now_ns)
+        return self.rule.retry_after_us(self.excess_ns, now_ns)
 
     @property
     def row_ns(self) -> float:
@@ -367,7 +331,14 @@ class Scheduler:
         return Cut(executor, units, predicted_ns, near)
 
     def finished(
-        self, cut: Cut, deadlines_ns: Sequence[int], run_ns: int, now_ns: int, *, failed: bool = False
+        self,
+        cut: Cut,
+        deadlines_ns: Sequence[int],
+        run_ns: int,
+        now_ns: int,
+        *,
+        failed: bool = False,
+        way_ns: int = 0,
     ) -> None:
         """A batch has come back; the caller releases its units when its requests have ended.
 
@@ -377,6 +348,7 @@ class Scheduler:
             run_ns: how long it ran.
             now_ns: the time of the event.
             failed: whether it raised, so that nothing is learnt from how long it took.
+            way_ns: what it took besides.
         """
         self.last_completion_ns = now_ns
         self.occupancy.finished(cut.executor, cut.predicted_ns, now_ns)
@@ -397,7 +369,7 @@ class Scheduler:
         if now_ns - self.learnt_ns < REFRESH_NS:
             return
         self.learnt_ns = now_ns
-        self.service.observe(cut.units, run_ns)
+        self.service.observe(cut.units, run_ns, way_ns)
         self.refresh()
 
     def is_tense(self, now_ns: int) -> bool:

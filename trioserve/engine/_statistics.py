@@ -53,6 +53,7 @@ def service_statistics(service: ServiceModel, unit: str) -> dict[str, Any]:
         "full_ns": round(service.mean_ns(largest)),
         "fixed_ns": service.alpha_ns,
         "per_unit_ns": service.beta_ns,
+        "way_ns": round(service.way_ns),
         "quantile_k": service.k,
         "batches": service.batches,
         "sizes": [
