@@ -54,7 +54,7 @@ def test_a_connection_that_closes_takes_its_batches_with_it(make_world: MakeWorl
 def test_nothing_is_learnt_from_what_was_ended_early(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = world.lane("wide")
     learnt: list[int] = []
-    monkeypatch.setattr(lane.service, "observe", lambda units, run_ns: learnt.append(run_ns))
+    monkeypatch.setattr(lane.service, "observe", lambda units, run_ns, *_: learnt.append(run_ns))
     client = world.client()
     client.infer(1)
     world.turn()

@@ -78,13 +78,10 @@ class Intake:
             session.last_rid = rid
         elif self._refusals.is_in_flight(session, lane, rid, 1):
             return
-        if lane.door.quarantine.is_refusing and lane.door.quarantine.refuses(
-            lane, request.payload, request.rows, now_ns
+        if (account.bucket is not None or lane.door.quarantine.is_refusing) and (
+            code := _barred(lane, account, request, now_ns)
         ):
-            self._refusals.refuse(session, lane, account, (rid, 1), ErrorCode.POISON_INPUT)
-            return
-        if account.bucket is not None and not account.grant(1, now_ns):
-            self._refusals.refuse(session, lane, account, (rid, 1), ErrorCode.QUOTA_EXCEEDED)
+            self._refusals.refuse(session, lane, account, (rid, 1), code)
             return
         try:
             code = lane.admit(session, account, request, now_ns)
@@ -310,6 +307,14 @@ def _or_quota(account: Account, granted: int, done: int, count: int, code: Error
     """Why not all of `count` requests were admitted, and what was granted and not used goes back to the quota."""
     account.give_back(granted - done)
     return ErrorCode.QUOTA_EXCEEDED if done == granted < count and code is ErrorCode.SHED else code
+
+
+def _barred(lane: Lane, account: Account, request: Infer, now_ns: int) -> ErrorCode:
+    """Why a request is refused whatever the load is; if it is not, it counts against the quota."""
+    quarantine = lane.door.quarantine
+    if quarantine.is_refusing and quarantine.refuses(lane, request.payload, request.rows, now_ns):
+        return ErrorCode.POISON_INPUT
+    return ErrorCode.OK if account.grant(1, now_ns) else ErrorCode.QUOTA_EXCEEDED
 
 
 def _takes_columns(lane: Lane, run: InferRun) -> bool:
