@@ -50,7 +50,8 @@ PUBLIC_LISTS = {
     ),
     "trioserve.client.sync": "SyncClient connect",
     "trioserve.testing": (
-        "BackendContract FakeBackend FakeModelError MemoryClient MemoryNetwork MemorySocket MemoryWorker"
+        "BackendContract BatchRecord ClosedLoop FakeBackend FakeModelError MemoryClient MemoryNetwork MemorySocket"
+        " MemoryWorker Simulation Trace bursty constant poisson simulate"
     ),
 }
 

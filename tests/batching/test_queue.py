@@ -1,8 +1,10 @@
-"""Rows in service order, as ranges, and what is taken of them for a batch."""
+"""Rows of one size in service order, as ranges, and what is taken of them for a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trioserve.batching import ArrivalQueue, LengthQueue
+from trioserve.batching import RowQueue
 from trioserve.batching._queue import MAX_RANGES
 
 BLOCK = 8
@@ -30,10 +32,19 @@ def row_counts(**requests: int) -> NDArray[np.uint16]:
 ONES = row_counts()
 
 
-def arrivals(*ranges: tuple[int, int]) -> ArrivalQueue:
-    queue = ArrivalQueue(BLOCK)
+def arrivals(*ranges: tuple[int, int]) -> RowQueue:
+    """Rows of one deadline, in order of arrival."""
+    queue = RowQueue(BLOCK, [0] * 4 * MAX_RANGES)
     for first, count in ranges:
-        queue.push(first, count)
+        queue.push(first, count, 0)
+    return queue
+
+
+def rows_until(*deadlines_ns: int, offsets_ns: Sequence[int] = ()) -> RowQueue:
+    """One row a slot with these deadlines, in order of arrival."""
+    queue = RowQueue(BLOCK, deadlines_ns)
+    for slot, deadline_ns in enumerate(deadlines_ns):
+        queue.push(slot, 1, deadline_ns, offsets_ns[slot] if offsets_ns else 0)
     return queue
 
 
@@ -111,156 +122,180 @@ def test_what_does_not_wait_is_not_removed() -> None:
     assert queue.rows == 5
 
 
-Step = tuple[str, int]
+# ---------------------------------------------------------------- by key
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("push"), st.integers(1, 4)),
-            st.tuples(st.just("take"), st.integers(1, BLOCK)),
-            st.tuples(st.just("remove"), st.integers(0, 9)),
-        ),
-        max_size=40,
-    )
+def test_who_has_less_time_overtakes() -> None:
+    queue = rows_until(50, 60, 20, 70)
+    assert queue.head == 2
+    assert queue.peek(8, ONES) == [(2, 1), (0, 2), (3, 1)]
+    assert queue.deadlines(3) == [20, 50, 60]
+
+
+def test_a_row_in_the_middle_divides_a_range() -> None:
+    queue = rows_until(50, 60, 55)
+    assert queue.peek(8, ONES) == [(0, 1), (2, 1), (1, 1)]
+    assert queue.take(2, ONES) == [(0, 1), (2, 1)]
+    assert queue.take(1, ONES) == [(1, 1)]
+
+
+def test_what_a_batch_takes_lies_in_the_order_of_the_slots() -> None:
+    queue = rows_until(50, 20, 60, 30)
+    assert queue.take(4, ONES) == [(0, 4)]
+
+
+def test_rows_of_one_key_are_served_in_order_of_arrival() -> None:
+    queue = rows_until(50, 90, 50, 50)
+    assert queue.peek(8, ONES) == [(0, 1), (2, 2), (1, 1)]
+
+
+def test_an_important_row_overtakes_until_the_others_have_aged() -> None:
+    queue = rows_until(50, 50, 160, offsets_ns=(100, 0, 0))
+    assert queue.peek(8, ONES) == [(1, 1), (0, 1), (2, 1)]
+    assert queue.head_deadline_ns(8) == 50
+
+
+def test_the_earliest_deadline_is_not_always_the_head_s() -> None:
+    queue = rows_until(120, 50, offsets_ns=(0, 100))
+    assert queue.head == 0
+    assert queue.head_deadline_ns(1) == 120
+    assert queue.head_deadline_ns(2) == 50
+
+
+def test_the_oldest_is_not_always_the_head() -> None:
+    queue = rows_until(50, 20, 60)
+    assert queue.oldest_ready_ns(1, [7, 8, 9]) == 8
+    assert queue.oldest_ready_ns(2, [7, 8, 9]) == 7
+
+
+def test_what_comes_after_an_empty_queue_is_not_behind_what_was_there() -> None:
+    queue = rows_until(90)
+    assert queue.take(1, ONES) == [(0, 1)]
+    queue.push(0, 1, 10)
+    assert queue.ahead(10) == 1
+    assert queue.remove(0, 1)
+    assert queue.ahead(10) == 0
+
+
+def test_full_is_what_has_no_room_for_more() -> None:
+    queue = rows_until(1, 2, 3)
+    assert queue.outlook(2) == (2, True)
+    assert queue.outlook(3) == (3, True)
+    assert queue.outlook(4) == (3, False)
+
+
+# ---------------------------------------------------------------- against a list
+
+Request = tuple[int, int, int, int]
+"""Key, number of arrival, first slot, rows."""
+
+OFFSETS = (0, 0, 0, 30)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.integers(1, 4), st.integers(0, 60), st.sampled_from(OFFSETS)),
+        st.tuples(st.just("take"), st.integers(1, BLOCK), st.just(0), st.just(0)),
+        st.tuples(st.just("remove"), st.integers(0, 9), st.just(0), st.just(0)),
+    ),
+    max_size=40,
 )
+
+
+@given(steps, st.booleans())
 @settings(deadline=None)
-def test_an_arrival_queue_is_a_list_of_requests(program: list[Step]) -> None:
-    queue, model = ArrivalQueue(BLOCK), list[tuple[int, int]]()
+def test_a_row_queue_is_a_sorted_list_of_requests(
+    program: list[tuple[str, int, int, int]],
+    in_order: bool,  # noqa: FBT001 - drawn
+) -> None:
+    deadline_ns = array("q", bytes(8 * 1024))
+    queue, model = RowQueue(BLOCK, deadline_ns), list[Request]()
     counts = np.ones(1024, np.uint16)
     fill = 0
-    for step, value in program:
+    for number, (step, value, after_ns, offset_ns) in enumerate(program):
         if step == "push":
             if fill % BLOCK + value > BLOCK:
                 fill += BLOCK - fill % BLOCK
             counts[fill] = value
             counts[fill + 1 : fill + value] = 0
-            queue.push(fill, value)
-            model.append((fill, value))
+            deadline = 10 * number if in_order else 3 * number + after_ns
+            deadline_ns[fill : fill + value] = array("q", [deadline] * value)
+            queue.push(fill, value, deadline, offset_ns)
+            model.append((deadline + offset_ns, number, fill, value))
+            model.sort()
             fill += value
         elif step == "take" and model:
             expected = [model.pop(0)]
-            while model and sum(rows for _, rows in [*expected, model[0]]) <= value:
+            while model and sum(request[3] for request in [*expected, model[0]]) <= value:
                 expected.append(model.pop(0))
-            assert slots_of(queue.take(value, counts)) == slots_of(expected)
+            taken = queue.take(value, counts)
+            assert slots_of(taken) == sorted(slots_of([request[2:] for request in expected]))
+            assert_joined(taken)
         elif step == "remove" and model:
-            first, rows = model.pop(value % len(model))
+            _, _, first, rows = model.pop(value % len(model))
             assert queue.remove(first, rows)
-        assert queue.rows == sum(rows for _, rows in model)
+        assert queue.rows == sum(request[3] for request in model)
         if model:
-            assert queue.head == model[0][0]
-            assert slots_of(queue.peek(1024, counts)) == slots_of(model)
+            check_order(queue, model, counts, deadline_ns)
 
 
-def slots_of(ranges: list[tuple[int, int]]) -> list[int]:
+def check_order(
+    queue: RowQueue, model: list[Request], counts: NDArray[np.uint16], deadline_ns: array[int]
+) -> None:
+    """What is asked of a queue, against what a sorted list says."""
+    assert queue.head == model[0][2]
+    assert queue.head_key_ns == model[0][0]
+    slots = slots_of([request[2:] for request in model])
+    assert slots_of(queue.peek(1024, counts)) == slots
+    assert list(queue.deadlines(1024)) == [deadline_ns[slot] for slot in slots]
+    for rows in (1, 5, 1024):
+        assert queue.head_deadline_ns(rows) >= min(deadline_ns[slot] for slot in slots[:rows])
+    assert queue.head_deadline_ns(1024) == min(deadline_ns[slot] for slot in slots)
+    for key_ns in (0, model[len(model) // 2][0], model[-1][0], 10**6):
+        ahead = sum(request[3] for request in model if request[0] <= key_ns)
+        assert queue.ahead(key_ns) == ahead
+        assert list(queue.deadlines_after(key_ns)) == [deadline_ns[slot] for slot in slots[ahead:]]
+
+
+def assert_joined(ranges: list[tuple[int, int]]) -> None:
+    for (first, count), (following, _) in pairwise(ranges):
+        assert first + count <= following
+        assert first + count < following or not following % BLOCK
+
+
+def slots_of(ranges: Sequence[tuple[int, int]]) -> list[int]:
     return [slot for first, count in ranges for slot in range(first, first + count)]
 
 
-# ---------------------------------------------------------------- in length buckets
+def test_looking_takes_nothing() -> None:
+    queue = arrivals((0, 2))
+    assert queue.peek(8, ONES) == queue.peek(8, ONES)
+    assert queue.rows == 2
 
 
-def lengths_of(*tokens: int) -> NDArray[np.uint32]:
-    lengths = np.zeros(SLOTS, np.uint32)
-    lengths[: len(tokens)] = tokens
-    return lengths
+# ---------------------------------------------------------------- a blur
 
 
-def texts(
-    *tokens: int, max_tokens: int = 0, padded: bool = True, buckets: tuple[int, ...] = (16, 64)
-) -> LengthQueue:
-    """A queue of one-row requests with so many tokens each."""
-    queue = LengthQueue(buckets, lengths_of(*tokens), block_rows=BLOCK, max_tokens=max_tokens, padded=padded)
-    for slot in range(len(tokens)):
-        queue.push(slot, 1)
+def blurred(*deadlines_ns: int, blur_ns: int = 10) -> RowQueue:
+    queue = RowQueue(BLOCK, deadlines_ns, blur_ns)
+    for slot, deadline_ns in enumerate(deadlines_ns):
+        queue.push(slot, 1, deadline_ns)
     return queue
 
 
-def test_a_batch_comes_from_the_bucket_whose_head_has_waited_longest() -> None:
-    queue = texts(60, 5, 16, 17)
-    assert queue.head == 0
-    assert queue.take(8, ONES) == [(0, 1), (3, 1)]
-    assert queue.head == 1
-    assert queue.take(8, ONES) == [(1, 2)]
-    assert queue.rows == 0
+def test_keys_within_the_blur_are_in_order_of_arrival() -> None:
+    queue = blurred(100, 95, 103, 94)
+    assert queue.peek(8, ONES) == [(0, 4)]
+    assert queue.ahead(93) == 4
+    assert queue.deadlines_after(93) == []
+    assert queue.head_deadline_ns(4) - min(100, 95, 103, 94) <= 10
 
 
-def test_a_text_longer_than_all_buckets_is_in_the_last() -> None:
-    assert texts(20, 500).take(8, ONES) == [(0, 2)]
-
-
-def test_texts_are_joined_within_a_block() -> None:
-    assert texts(*[5] * (BLOCK + 2)).take(64, ONES) == [(0, BLOCK), (BLOCK, 2)]
-
-
-def test_rows_are_limited() -> None:
-    queue = texts(5, 5, 5)
-    assert queue.outlook(2) == (2, True)
-    assert queue.outlook(3) == (3, True)
-    assert queue.outlook(4) == (3, False)
+def test_keys_beyond_the_blur_are_in_order_of_time() -> None:
+    queue = blurred(100, 103, 92, 80)
+    assert queue.take(2, ONES) == [(2, 2)]
     assert queue.take(2, ONES) == [(0, 2)]
 
 
-@pytest.mark.parametrize(("padded", "rows"), [(True, 2), (False, 3)])
-def test_tokens_are_limited(*, padded: bool, rows: int) -> None:
-    """Padded, 10 + 4 + 4 tokens cost 30; packed, 18."""
-    queue = texts(10, 4, 4, max_tokens=20, padded=padded)
-    assert queue.outlook(8) == (rows, padded)
-    assert queue.take(8, ONES) == [(0, rows)]
-
-
-@pytest.mark.parametrize("limit", [1, 8])
-def test_a_single_request_is_always_allowed(limit: int) -> None:
-    queue = LengthQueue((16, 64), lengths_of(9, 12, 3), block_rows=BLOCK, max_tokens=10, padded=True)
-    queue.push(0, 3)
-    assert queue.take(limit, ONES) == [(0, 3)]
-
-
-def test_a_request_is_in_the_bucket_of_its_longest_row() -> None:
-    queue = LengthQueue((16, 64), lengths_of(5, 40, 7), block_rows=BLOCK, max_tokens=0, padded=True)
-    queue.push(2, 1)
-    queue.push(0, 2)
-    assert queue.take(8, ONES) == [(2, 1)]
-    assert queue.take(8, ONES) == [(0, 2)]
-
-
-def test_an_answered_text_is_taken_out_once() -> None:
-    queue = texts(5, 6)
-    assert queue.remove(0, 1)
-    assert not queue.remove(0, 1)
-    assert queue.rows == 1
-    assert queue.peek(8, ONES) == [(1, 1)]
-
-
-@given(
-    tokens=st.lists(st.integers(1, 99), min_size=1, max_size=40),
-    limit=st.integers(1, 9),
-    budget=st.sampled_from([0, 64, 200]),
-    padded=st.booleans(),
-)
-def test_all_texts_leave_within_the_budget_and_in_order(
-    tokens: list[int], limit: int, budget: int, *, padded: bool
-) -> None:
-    queue = texts(*tokens, max_tokens=budget, padded=padded, buckets=(8, 32, 128))
-    left: list[int] = []
-    while queue.rows:
-        oldest = min(set(range(len(tokens))) - set(left))
-        rows, _ = queue.outlook(limit)
-        taken = slots_of(queue.take(limit, ONES))
-        assert taken[0] == oldest
-        assert len(taken) == rows <= limit
-        lengths = [tokens[slot] for slot in taken]
-        cost = max(lengths) * len(lengths) if padded else sum(lengths)
-        assert not budget or len(taken) == 1 or cost <= budget
-        assert len({int(np.searchsorted([8, 32], length)) for length in lengths}) == 1
-        left += taken
-    assert sorted(left) == list(range(len(tokens)))
-
-
-MakeQueue = Callable[[], ArrivalQueue | LengthQueue]
-
-
-@pytest.mark.parametrize("make", [lambda: arrivals((0, 2)), lambda: texts(5, 5)])
-def test_looking_takes_nothing(make: MakeQueue) -> None:
-    queue = make()
-    assert queue.peek(8, ONES) == queue.peek(8, ONES)
-    assert queue.rows == 2
+def test_a_blur_does_not_add_up() -> None:
+    """Each row is compared with the latest, not with its neighbour."""
+    queue = blurred(100, 95, 90, 85)
+    assert queue.take(1, ONES) == [(3, 1)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trioserve.config import ConfigError, Problem, ServerConfig, load_server_config
+from trioserve.config import ConfigError, Problem, QuotaConfig, ServerConfig, load_server_config
 from trioserve.config._sources import server_keys, variable_of
 
 
@@ -135,3 +135,24 @@ def test_no_tcp_is_fine_with_a_unix_socket() -> None:
 def test_a_limit_that_clients_cannot_be_told_of(key: str, value: int) -> None:
     [problem] = problems_of(flags={f"limits.{key}": value})
     assert problem.key == f"limits.{key}"
+
+
+def test_quotas_of_tenants(file: Path) -> None:
+    file.write_text("[quota]\nrequests_per_s = 5\n[tenants.acme]\nrequests_per_s = 10.5\nburst = 3\n")
+    config = load_server_config(file)
+    assert (config.quota.requests_per_s, config.quota.burst) == (5, 0)
+    assert config.tenants == {"acme": QuotaConfig(10.5, 3)}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[tenants.acme]\nrate = 1\n", "tenants.acme.rate"),
+        ("[tenants.acme]\nburst = -1\n", "tenants.acme.burst"),
+        ('[tenants."a b"]\nburst = 1\n', "tenants.a b"),
+        ("[quota]\nrequests_per_s = -1\n", "quota.requests_per_s"),
+    ],
+)
+def test_a_quota_that_is_none(file: Path, text: str, key: str) -> None:
+    file.write_text(text)
+    assert [problem.key for problem in problems_of(file=file)] == [key]

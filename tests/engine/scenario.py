@@ -15,6 +15,7 @@ import trio
 from tests.engine.play_client import Client
 from tests.engine.play_worker import FakeWorker
 from tests.engine.world import MS, ManualClock, World
+from trioserve.batching import ServiceModel
 from trioserve.engine import NEVER_NS
 from trioserve.request import TrioClock
 from trioserve_protocol import ErrorCode
@@ -36,6 +37,10 @@ class Scenario:
     """Run time of a batch of so many rows."""
     tokenize_s: Callable[[int], float] = lambda rows: 0.0002 * rows
     world: World = field(default_factory=lambda: World(clock=LoopClock()))
+    noise: Callable[[], float] = lambda: 1.0
+    """What the next run time is multiplied by."""
+    checked: bool = True
+    """Whether the whole world is checked after every turn."""
     turns: int = 0
     """Times that the loop was awake."""
 
@@ -46,9 +51,8 @@ class Scenario:
     def _engine_times(self) -> None:
         """What a warm-up would have found."""
         for lane in self.world.engine.lanes:
-            one, two = self.service_s(1), self.service_s(2)
-            lane.service.fixed_ns = (2 * one - two) * 1e9
-            lane.service.per_unit_ns = (two - one) * 1e9
+            sizes = {rows: round(self.service_s(rows) * 1e9) for rows in (1, 2, lane.max_rows)}
+            lane.service = ServiceModel(sizes)
 
     # ------------------------------------------------------------ tasks
 
@@ -66,7 +70,8 @@ class Scenario:
                 self._nudge = trio.Event()
                 self.turns += 1
                 self.world.turn()
-                self.world.check()
+                if self.checked:
+                    self.world.check()
 
     async def _work(self, worker: FakeWorker, takes_s: Callable[[int], float]) -> None:
         """One worker: finishes its batches one after the other."""
@@ -75,7 +80,7 @@ class Scenario:
             worker.link.on_send = sent.set
             if not worker.sent:
                 await sent.wait()
-            took_s = takes_s(worker.sent[0].rows)
+            took_s = takes_s(worker.sent[0].rows) * self.noise()
             await trio.sleep(took_s)
             if worker.sent and not worker.link.dead:
                 worker.finish(took_ns=round(took_s * 1e9), collect=False)

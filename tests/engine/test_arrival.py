@@ -9,6 +9,7 @@ import pytest
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve.config import ServerLimits
 from trioserve.engine._arrival import SCRATCH_NBYTES, joined, scratch
 from trioserve_protocol import ErrorCode, ResultMany
@@ -58,7 +59,7 @@ def test_others_do_not_wait_for_a_body(world: World) -> None:
 
 def test_a_batch_waits_a_moment_for_a_body_that_is_nearly_here(world: World) -> None:
     lane = world.lane("wide")
-    lane.service.fixed_ns, lane.service.per_unit_ns = 5.0 * MS, 1_000.0
+    lane.service = ServiceModel({1: 5 * MS, 2: 5 * MS + 1_000})
     lane.mean_way_ns = MS / 2
     client = world.client()
     body = client.begin(1)
@@ -68,12 +69,12 @@ def test_a_batch_waits_a_moment_for_a_body_that_is_nearly_here(world: World) -> 
     world.pass_time(MS // 4)
     body.send()
     world.turn()
-    assert world.executor.ranges() == [[(1, 1), (0, 1)]]
+    assert world.executor.ranges() == [[(0, 2)]]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(world: World) -> None:
     lane = world.lane("wide")
-    lane.service.fixed_ns, lane.service.per_unit_ns = 5.0 * MS, 1_000.0
+    lane.service = ServiceModel({1: 5 * MS, 2: 5 * MS + 1_000})
     lane.mean_way_ns = MS / 2
     client = world.client()
     client.begin(1, timeout_us=20_000)

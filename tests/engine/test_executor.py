@@ -112,6 +112,7 @@ def test_no_wake_up_is_asked_for_without_a_worker(world: World) -> None:
 
 
 def test_every_cut_is_counted_by_its_reason(world: World) -> None:
+    world.lane("wide").service = ServiceModel({1: MS})
     client = world.client()
     client.run(range(1, 10))
     world.settle()
@@ -131,6 +132,7 @@ def test_the_service_time_is_learned(world: World) -> None:
     assert lane.service.predict_ns(1) == 6 * MS
     client.infer(2)
     world.turn()
+    world.clock.ns += MS
     world.executor.finish(took_ns=12 * MS)
     assert 6 * MS < lane.service.predict_ns(1) < 7 * MS
 

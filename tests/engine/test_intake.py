@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.play_client import Client
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve.engine._intake import MAX_NAMED
 from trioserve_protocol import DType, ErrorCode, Flag, Tag, TensorDecl, tlv
 
@@ -251,16 +252,18 @@ def test_all_that_was_sent_counts_for_goaway(world: World) -> None:
 
 def test_retry_after_grows_with_the_queue(world: World) -> None:
     lane = world.lane("wide")
-    lane.service.fixed_ns = 10.0 * MS
+    lane.service = ServiceModel({1: 10 * MS})
     engine = world.engine
-    assert engine.retry_after_us(lane) == 10_000
+    draining, shed = ErrorCode.DRAINING, ErrorCode.SHED
+    assert engine.retry_after_us(lane, draining) == 10_000
     client = world.client()
     client.run(range(1, 13))
-    assert engine.retry_after_us(lane) == 40_000
-    lane.service.fixed_ns = 0.0
-    assert engine.retry_after_us(lane) == 1_000
-    lane.service.fixed_ns = 1e15
-    assert engine.retry_after_us(lane) == 60_000_000
+    assert engine.retry_after_us(lane, draining) == 40_000
+    lane.service = ServiceModel({})
+    assert engine.retry_after_us(lane, draining) == 1_000
+    assert engine.retry_after_us(lane, shed) == 1_000
+    lane.service = ServiceModel({1: 10**15})
+    assert engine.retry_after_us(lane, draining) == 60_000_000
 
 
 def test_a_noreply_request_is_answered_without_a_body(world: World) -> None:

@@ -8,8 +8,7 @@ from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, World
 from trioserve.config import ServerLimits
-from trioserve.engine import NEVER_NS
-from trioserve.engine._lane import OVERDUE_NS
+from trioserve.engine._scheduler import OVERDUE_NS
 from trioserve_protocol import ErrorCode, Flag
 
 OK = ErrorCode.OK
@@ -207,10 +206,11 @@ def test_the_view_of_a_queue(world: World) -> None:
     client.infer(1)
     world.clock.ns += MS
     client.infer(2, timeout_us=500)
-    view = lane.view(7, world.clock.ns)
-    assert (view.queued_rows, view.max_rows, view.free_ns) == (2, 4, 7)
+    view = lane.scheduler.view(0, world.clock.ns)
+    assert (view.queued_rows, view.max_rows, view.free_ns) == (2, 4, 0)
     assert view.oldest_ready_ns == world.clock.ns - MS
-    assert (view.announced_rows, view.announced_eta_ns, view.head_deadline_ns) == (0, NEVER_NS, NEVER_NS)
+    assert view.head_deadline_ns == world.clock.ns + MS // 2
+    assert (view.announced_rows, view.etas(world.clock.ns)) == (0, [])
 
 
 def test_the_view_with_a_body_under_way(world: World) -> None:
@@ -220,24 +220,26 @@ def test_the_view_with_a_body_under_way(world: World) -> None:
     client.infer(2, timeout_us=500)
     body = client.begin(3, rows=2)
     lane.mean_way_ns = 3 * MS
-    view = lane.view(0, world.clock.ns)
+    lane.door.tell()
+    view = lane.scheduler.view(0, world.clock.ns)
     assert view.head_deadline_ns == world.clock.ns + MS // 2
-    assert (view.announced_rows, view.announced_eta_ns) == (2, world.clock.ns + 3 * MS)
+    assert view.announced_rows == 2
+    assert view.etas(world.clock.ns) == [(world.clock.ns + 3 * MS, 1.0)] * 2
     late_ns = world.clock.ns + 3 * MS + OVERDUE_NS
-    assert lane.view(0, late_ns - 1).announced_eta_ns == world.clock.ns + 3 * MS
-    assert lane.view(0, late_ns).announced_eta_ns == NEVER_NS
+    assert len(view.etas(late_ns - 1)) == 2
+    assert view.etas(late_ns) == []
     body.send()
 
 
-def test_a_deadline_inside_a_request_is_that_of_its_first_row(world: World) -> None:
-    """The columns of the other rows hold what an earlier request left there."""
+def test_every_row_of_a_request_has_its_deadline(world: World) -> None:
+    """The columns of the rows held what an earlier request left there."""
     client = world.client()
     for rid in range(1, 5):
         client.infer(rid, timeout_us=1)
     world.pass_time(2 * MS)
     client.infer(10, rows=3, timeout_us=9000)
     body = client.begin(11)
-    assert world.lane("wide").view(0, world.clock.ns).head_deadline_ns == world.clock.ns + 9 * MS
+    assert world.lane("wide").scheduler.view(0, world.clock.ns).head_deadline_ns == world.clock.ns + 9 * MS
     body.send()
 
 

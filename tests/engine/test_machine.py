@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from tests.engine.play_client import Body
 from tests.engine.play_worker import FakeWorker
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve.config import ServerLimits
 from trioserve_protocol import ErrorCode, Flag
 
@@ -39,13 +40,13 @@ class EngineMachine(RuleBasedStateMachine):
         depth=st.sampled_from([1, 2]),
         window=st.sampled_from([5, 256]),
         queued_nbytes=st.sampled_from([400, 1 << 30]),
-        service_ns=st.sampled_from([0.0, 2.0 * MS]),
+        service_ns=st.sampled_from([0, 2 * MS]),
     )
-    def build(self, depth: int, window: int, queued_nbytes: int, service_ns: float) -> None:
+    def build(self, depth: int, window: int, queued_nbytes: int, service_ns: int) -> None:
         limits = ServerLimits(credit_requests=window, max_queued_nbytes=queued_nbytes)
         self.world = World(depth=depth, limits=limits)
         for lane in self.world.engine.lanes:
-            lane.service.fixed_ns = service_ns
+            lane.service = ServiceModel({1: service_ns} if service_ns else {})
         self.clients = [self.world.client() for _ in range(3)]
         self.rids = [0, 0, 0]
         self.bodies: list[Body | None] = [None, None, None]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.engine.conftest import MakeWorld
 from tests.engine.world import World
+from trioserve.admission import Account
 from trioserve.engine._session import Session, SessionTable
 from trioserve_protocol import ErrorCode
 
@@ -50,10 +51,11 @@ def test_credit(inflight: int, ghosts: int, inflight_nbytes: int, body_nbytes: i
 def test_bindings() -> None:
     one = session()
     lane: object = object()
-    one.bind(1, lane, "them")  # type: ignore[arg-type]
-    assert (one.lanes, one.tenants) == ({1: lane}, {1: "them"})
+    them = Account()
+    one.bind(1, lane, them)  # type: ignore[arg-type]
+    assert (one.lanes, one.accounts) == ({1: lane}, {1: them})
     one.bind(1, lane, None)  # type: ignore[arg-type]
-    assert one.tenants == {}
+    assert one.accounts == {}
     assert one.unbind(1)
     assert not one.unbind(1)
 

@@ -10,7 +10,6 @@ from tests.engine.play_models import text_config
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
 from trioserve.config import BatchingConfig, ServerLimits
-from trioserve.engine import NEVER_NS
 from trioserve_protocol import (
     DType,
     ErrorCode,
@@ -286,7 +285,7 @@ def test_a_bucket_that_is_not_full_stays_open_behind_a_busy_executor(make_world:
 def test_a_batch_is_full_by_its_tokens(make_world: MakeWorld) -> None:
     config = text_config(batching={"max_tokens": 24})
     world = make_world(configs=[config], depth=2)
-    world.text.service = ServiceModel({8: 10 * MS, 16: 10 * MS})
+    world.text.service = ServiceModel({8: MS // 2, 16: MS // 2})
     client = world.client("text")
     client.texts(1, [5])
     world.turn()
@@ -314,7 +313,7 @@ def test_service_time_is_counted_in_tokens(make_world: MakeWorld, layout: str, u
     world.turn()
     assert world.executor_stage.free_ns == world.clock.ns + 1_000 + units
     world.executor.finish(took_ns=1_000 + units)
-    assert lane.service.scale == 1.0
+    assert lane.service.mean_ns(20) == 1_020
 
 
 def test_the_usual_row_is_learned_in_tokens(make_world: MakeWorld) -> None:
@@ -322,17 +321,15 @@ def test_the_usual_row_is_learned_in_tokens(make_world: MakeWorld) -> None:
     world = make_world(configs=[config])
     lane = world.text
     lane.service = ServiceModel({10: 1_010, 20: 1_020})
-    assert (lane.units_per_row, lane.full_rows) == (8.0, 4)
+    assert lane.scheduler.units_per_row == 8.0
     client = world.client("text")
     for number in range(60):
         client.texts(number + 1, [30, 31])
         world.settle()
-    assert lane.units_per_row == pytest.approx(31, rel=0.05)
-    assert lane.full_rows == 2
+    assert lane.scheduler.units_per_row == pytest.approx(31, rel=0.05)
     lane.service = ServiceModel({10: 1_010, 20: 1_020})
-    assert lane.backlog_ns() == pytest.approx(1_000 + 62, rel=0.05)
+    assert lane.scheduler.row_ns == pytest.approx((1_000 + 4 * 31) / 4, rel=0.05)
     client.texts(1000, [30])
     world.turn()
     world.tokenizer.finish()
-    assert lane.view(0, world.clock.ns).per_row_ns == pytest.approx(31, rel=0.05)
-    assert lane.view(0, world.clock.ns).announced_eta_ns == NEVER_NS
+    assert lane.scheduler.view(0, world.clock.ns).per_row_ns == pytest.approx(31, rel=0.05)

@@ -7,6 +7,7 @@ import pytest
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import text_config
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve.engine._tokenizer import BURST_ROWS
 from trioserve_protocol import ErrorCode
 
@@ -150,7 +151,7 @@ def test_a_tokenizer_gone_for_good_leaves_what_is_tokenized(world: World) -> Non
 
 def test_the_executor_waits_a_moment_for_a_burst_that_is_nearly_done(world: World) -> None:
     lane = world.text
-    lane.service.fixed_ns = 5.0 * MS
+    lane.service = ServiceModel({1: 5 * MS})
     lane.mean_way_ns = MS
     client = world.client()
     client.texts(1)

@@ -51,13 +51,15 @@ class World:
         default_factory=lambda: (fixed_config("wide"), fixed_config("narrow", slots=8), text_config())
     )
     limits: ServerLimits = field(default_factory=ServerLimits)
+    config: ServerConfig | None = None
+    """Instead of `limits`."""
     depth: int = 1
     ready: bool = True
     """Whether the workers are there from the start."""
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(ServerConfig(limits=self.limits), DEFAULT_LIMITS, self.clock)
+        self.engine = Engine(self.config or ServerConfig(limits=self.limits), DEFAULT_LIMITS, self.clock)
         self.intake = Intake(self.engine)
         self.clients: list[Client] = []
         for config in self.configs:
@@ -84,6 +86,7 @@ class World:
         )
         slab = Slab(PlainArena(layout.total_nbytes), layout)  # type: ignore[arg-type]
         lane = self.engine.add_model(config, signature, slab)
+        lane.scheduler.rule._random = lambda: 0.5  # type: ignore[misc]  # the same replies every time
         slab.poison(0, config.slots)
         lane.slots.on_block_free = slab.poison
 
@@ -241,4 +244,4 @@ def _queued(lane: Lane) -> list[tuple[int, int]]:
     buckets = lane.queue._buckets
     untokenized = list(lane.untokenized)
     assert (lane.slots.holds[untokenized] == 1).all()
-    return [(first, waiting.rows) for bucket in buckets for first, waiting in bucket.items()]
+    return [(waiting.first, waiting.rows) for bucket in buckets for waiting in bucket]

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.e2e.harness import infer, row
 from tests.transport.virtual import BIG, MS, values, virtual_server
+from trioserve.batching import ServiceModel
 from trioserve.config import ServerLimits
 from trioserve_protocol import (
     Error,
@@ -200,6 +201,7 @@ async def test_a_number_that_comes_back_within_one_turn_is_another_connection(
 
 async def test_a_lost_worker_leaves_the_poller_before_its_number_is_free(autojump_clock: MockClock) -> None:
     async with virtual_server(service_ns=lambda rows: 50 * MS) as server:
+        server.small.service = ServiceModel({1: 50 * MS})
         client = server.connect()
         client.send(*(infer(rid, row(rid)) for rid in range(1, 21)))
         await trio.sleep(0.01)

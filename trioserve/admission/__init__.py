@@ -1,7 +1,10 @@
-"""Who gets in: the semaphores of rows and of bytes, checked from the header alone, without waiting."""
+"""Who gets in: permits for rows and bytes, classes, tenants, the rule; all from the header, without waiting."""
 
 from __future__ import annotations
 
+from ._classes import Classes
 from ._gate import Gate, Permits
+from ._rule import Rule, Situation, Verdict
+from ._tenants import Account, Quota, Tenants
 
-__all__ = ["Gate", "Permits"]
+__all__ = ["Account", "Classes", "Gate", "Permits", "Quota", "Rule", "Situation", "Tenants", "Verdict"]

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from ._policy import Dispatch, FixedWindow, Policy, QueueView, WaitUntil, WorkConserving
-from ._queue import ArrivalQueue, LengthQueue
+from ._adaptive import PROMPT_NS, Adaptive
+from ._length_queue import LengthQueue
+from ._margins import Margins
+from ._policy import Dispatch, FixedWindow, Learner, Policy, QueueView, WaitUntil, WorkConserving
+from ._queue import RowQueue
+from ._rate import DeadlineBands, DecayingRate
+from ._returns import Returns
+from ._rivals import AdditiveIncrease, Cork, Greedy, JustInTime, PreferredSizes, WaitForRows
 from ._service import ServiceModel
 
 __all__ = [
-    "ArrivalQueue",
+    "PROMPT_NS",
+    "Adaptive",
+    "AdditiveIncrease",
+    "Cork",
+    "DeadlineBands",
+    "DecayingRate",
     "Dispatch",
     "FixedWindow",
+    "Greedy",
+    "JustInTime",
+    "Learner",
     "LengthQueue",
+    "Margins",
     "Policy",
+    "PreferredSizes",
     "QueueView",
+    "Returns",
+    "RowQueue",
     "ServiceModel",
+    "WaitForRows",
     "WaitUntil",
     "WorkConserving",
 ]

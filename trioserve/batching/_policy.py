@@ -8,12 +8,69 @@ received or tokenized, and only while saving their fixed cost outweighs the dela
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from trioserve_protocol import CutReason
 
 TIMER_LATENESS_NS: Final = 50_000
 """Allowance for a timer that fires late; measured on a timerfd in the group's epoll set: 200 us fires at 264 us."""
+
+
+class Service(Protocol):
+    """What a policy asks of a service-time model, in rows; `ServiceModel` is one where a unit is a row."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything can be predicted."""
+        ...
+
+    @property
+    def k(self) -> float:
+        """Mean deviations from the mean to the quantile."""
+        ...
+
+    def mean_ns(self, units: float) -> float:
+        """Expected run time of a batch."""
+        ...
+
+    def deviation_ns(self, units: float) -> float:
+        """Its mean absolute deviation."""
+        ...
+
+    def quantile_ns(self, units: float) -> float:
+        """The run time that it hardly exceeds."""
+        ...
+
+
+class NoService:
+    """Nothing is known."""
+
+    known: Final = False
+    k: Final = 0.0
+
+    def mean_ns(self, units: float) -> float:
+        """See `Service.mean_ns`."""
+        del units
+        return 0.0
+
+    deviation_ns = quantile_ns = mean_ns
+
+
+NO_SERVICE: Final = NoService()
+
+
+def nothing_away(now_ns: int) -> list[tuple[int, float]]:
+    """The returns of nobody."""
+    del now_ns
+    return []
+
+
+def no_deadlines(rows: int) -> list[int]:
+    """The deadlines of nobody."""
+    del rows
+    return []
 
 
 class QueueView(NamedTuple):
@@ -39,6 +96,30 @@ class QueueView(NamedTuple):
     """Cost of a batch whatever its size."""
     per_row_ns: float
     """Cost of one row more."""
+    service: Service = NO_SERVICE
+    """Run times by rows."""
+    full_rows: int = 0
+    """Rows of a batch that is full enough; `max_rows` or less. 0: as many as that."""
+    deadlines_ns: Callable[[int], Sequence[int]] = no_deadlines
+    """Deadlines of the first so many rows, in service order."""
+    etas: Callable[[int], list[tuple[int, float]]] = nothing_away
+    """When, from now on, rows are expected that are not queued yet, soonest first, and how likely they come."""
+    rate: float = 0.0
+    """Rows a nanosecond that are offered, refused ones included."""
+    shed_ns: int = -(2**62)
+    """When a request was shed last."""
+    sla_ns: int = 0
+    """What a request usually has from its arrival to its deadline."""
+    kg: float = 0.5
+    """How much of the distance to the quantile a head's deadline must leave room for."""
+    executors: int = 1
+    """How many run this model."""
+    busy: int = 0
+    """How many of the others are running a batch of it."""
+    last_start_ns: int = -(2**62)
+    """When the last batch was started."""
+    ample_ns: float = inf
+    """With so much time left for the head, no batch is too large for it."""
 
     def service_ns(self, rows: int) -> float:
         """Expected run time of a batch of `rows`."""
@@ -46,10 +127,13 @@ class QueueView(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """Cut a batch of the first `rows` rows now."""
+    """Cut a batch of the first `rows` rows now, after the first `drop` rows, which cannot be answered in time."""
 
     rows: int
+    """0: drop, and ask again."""
     reason: CutReason
+    drop: int = 0
+    """Rows to expire first."""
 
 
 class WaitUntil(NamedTuple):
@@ -67,6 +151,19 @@ class Policy(Protocol):
         Args:
             view: the queue, with at least one ready row.
             now_ns: the time of the event.
+        """
+        ...
+
+
+class Learner(Protocol):
+    """What a policy has, too, that wants to know what became of its batches."""
+
+    def learn(self, rows: int, run_ns: int) -> None:
+        """A batch has come back.
+
+        Args:
+            rows: its units: rows, or tokens.
+            run_ns: how long it ran.
         """
         ...
 

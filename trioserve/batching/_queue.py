@@ -1,15 +1,23 @@
-"""Rows that are ready to run, in service order.
+"""Rows of one size that are ready to run, the most urgent first.
 
-Both queues hold slot numbers, never requests. A request of several rows is entered and leaves whole. Rows whose
+The queue holds slot numbers, never requests. A request of several rows is entered and leaves whole. Rows whose
 request is answered while they wait (expired, cancelled) are taken out at once, because their slot is free then
 and may be leased again: an entry never outlives its slot.
+
+The order is that of a key: the deadline and, for less important classes, an offset. Nearly all rows arrive in that
+order, because nearly all have the same time from arrival to deadline; so the queue is a list of ranges of adjacent
+slots, and a row that belongs at the end costs one comparison. One that belongs in the middle splits a range.
+
+Clients count their deadlines down by themselves, so what arrives at one time differs by microseconds. Keys that are
+less than a blur apart count as equal: else nearly every row under overload would belong in the middle.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,46 +28,105 @@ Range = tuple[int, int]
 MAX_RANGES: Final = 1_000
 """Most ranges of one batch: what its descriptor can name."""
 
+LOWEST_NS: Final = -(2**62)
+BEHIND_ALL: Final = 2**62
 
-class ArrivalQueue:
-    """First come, first served, as contiguous ranges: for models whose rows all have one size.
+KEY, FIRST, COUNT, OFFSET = range(4)
+"""A range: the key of its first row, its first slot, its rows, and how far their keys are behind their deadlines."""
+
+
+class RowQueue:
+    """Earliest key first, as ranges of adjacent slots: for models whose rows all have one size.
 
     Args:
         block_rows: ranges are not joined across blocks of this many slots, so that a full block is one batch.
+        deadline_ns: column over the slots, every row of a request included; read while the row waits.
+        blur_ns: keys no further apart are in order of arrival.
     """
 
-    def __init__(self, block_rows: int) -> None:
+    def __init__(self, block_rows: int, deadline_ns: Sequence[int], blur_ns: int = 0) -> None:
         self._block_rows: Final = block_rows
-        self._ranges: deque[list[int]] = deque()
+        self._blur_ns: Final = blur_ns
+        self._deadline_ns: Final = deadline_ns
+        self._ranges: list[list[int]] = []
+        """By key; the keys of one range ascend."""
+        self._tail_ns = LOWEST_NS
+        """No row has a later key."""
         self.rows = 0
 
     @property
     def head(self) -> int:
-        """The slot that has waited longest; the queue must not be empty."""
-        return self._ranges[0][0]
+        """The slot that is served next; the queue must not be empty."""
+        return self._ranges[0][FIRST]
 
-    def push(self, first: int, count: int) -> None:
-        """Enters rows that have become ready; they lie within one block."""
+    @property
+    def head_key_ns(self) -> int:
+        """Its key."""
+        return self._ranges[0][KEY]
+
+    def push(self, first: int, count: int, deadline_ns: int, offset_ns: int = 0) -> None:
+        """Enters rows of one deadline that have become ready; they lie within one block.
+
+        Args:
+            first: their first slot.
+            count: how many.
+            deadline_ns: their deadline, as the column has it.
+            offset_ns: how far behind it their key is.
+        """
+        key_ns = deadline_ns + offset_ns
         self.rows += count
+        if key_ns < self._tail_ns - self._blur_ns:
+            self._insert(key_ns, first, count, offset_ns)
+            return
+        key_ns = self._tail_ns = max(key_ns, self._tail_ns)
         ranges = self._ranges
         if ranges:
             last = ranges[-1]
-            if last[0] + last[1] == first and first % self._block_rows:
-                last[1] += count
+            if last[1] + last[2] == first and first % self._block_rows and last[3] == offset_ns:
+                last[2] += count
                 return
-        ranges.append([first, count])
+        ranges.append([key_ns, first, count, offset_ns])
+
+    def _insert(self, key_ns: int, first: int, count: int, offset_ns: int) -> None:
+        """Enters rows in the middle, behind those of the same key."""
+        ranges = self._ranges
+        index = bisect_right(ranges, [key_ns, BEHIND_ALL])
+        if index:
+            before = ranges[index - 1]
+            rows = self._rows_until(before, key_ns)
+            if rows < before[COUNT]:
+                ranges.insert(index, self._cut_off(before, rows))
+            elif before[FIRST] + rows == first and first % self._block_rows and before[OFFSET] == offset_ns:
+                before[COUNT] += count
+                return
+        ranges.insert(index, [key_ns, first, count, offset_ns])
+
+    def _rows_until(self, waiting: list[int], key_ns: int) -> int:
+        """How many rows of a range, from its front, have no later key."""
+        first = waiting[FIRST]
+        deadline_ns = key_ns - waiting[OFFSET]
+        return bisect_right(self._deadline_ns, deadline_ns, first, first + waiting[COUNT]) - first
+
+    def _cut_off(self, waiting: list[int], rows: int) -> list[int]:
+        """Shortens a range to its first rows and returns the rest."""
+        first, offset_ns = waiting[FIRST] + rows, waiting[OFFSET]
+        rest = [self._deadline_ns[first] + offset_ns, first, waiting[COUNT] - rows, offset_ns]
+        waiting[COUNT] = rows
+        return rest
+
+    # ---------------------------------------------------------------- taking
 
     def peek(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
-        """The ranges of the next batch, without taking them.
+        """The ranges of the next batch in service order, without taking them.
 
         Args:
             limit: the most rows; a first request of more is taken all the same.
             row_counts: per slot, the rows of the request that starts there; a request is not divided.
         """
         taken: list[Range] = []
-        for first, count in islice(self._ranges, MAX_RANGES):
+        for _, first, count, _ in islice(self._ranges, MAX_RANGES):
             if count > limit:
-                whole = _whole_requests(first, limit, row_counts)
+                whole = _whole_requests(first, limit, row_counts) if limit else 0
                 if whole or not taken:
                     taken.append((first, whole or int(row_counts[first])))
                 break
@@ -68,159 +135,118 @@ class ArrivalQueue:
         return taken
 
     def take(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
-        """Takes the next batch off the queue; see `peek`."""
+        """Takes the next batch off the queue; see `peek`.
+
+        Returns:
+            Its ranges in the order of the slots, adjacent ones joined: of what is not divided any more, the order is
+            free, and one range needs no gathering.
+        """
         taken = self.peek(limit, row_counts)
-        for _, count in taken:
-            head = self._ranges[0]
-            if head[1] == count:
-                self._ranges.popleft()
-            else:
-                head[0] += count
-                head[1] -= count
-            self.rows -= count
-        return taken
+        ranges = self._ranges
+        last = taken[-1][1]
+        whole = len(taken)
+        if ranges[whole - 1][COUNT] > last:
+            whole -= 1
+            ranges[whole] = self._cut_off(ranges[whole], last)
+        del ranges[:whole]
+        self.rows -= sum([count for _, count in taken])
+        if not self.rows:
+            self._tail_ns = LOWEST_NS
+        return taken if len(taken) == 1 else joined(taken, self._block_rows)
 
     def remove(self, first: int, count: int) -> bool:
         """Takes the rows of one answered request out; False if they do not wait here."""
-        found = next((waiting for waiting in self._ranges if 0 <= first - waiting[0] < waiting[1]), None)
-        if found is None:
+        ranges = self._ranges
+        index = next((at for at, waiting in enumerate(ranges) if 0 <= first - waiting[1] < waiting[2]), -1)
+        if index < 0:
             return False
-        start, length = found
-        before, after = first - start, start + length - first - count
-        index = self._ranges.index(found)
-        del self._ranges[index]
+        waiting = ranges[index]
+        before = first - waiting[FIRST]
+        after = waiting[COUNT] - before - count
         if after:
-            self._ranges.insert(index, [first + count, after])
+            ranges.insert(index + 1, self._cut_off(waiting, before + count))
         if before:
-            self._ranges.insert(index, [start, before])
+            waiting[COUNT] = before
+        else:
+            del ranges[index]
         self.rows -= count
+        if not self.rows:
+            self._tail_ns = LOWEST_NS
         return True
 
-
-class LengthQueue:
-    """First come, first served within length buckets: for models whose rows differ in length.
-
-    A batch is padded to its longest row, so mixing lengths pays for the longest with every row. The bucket of the
-    request that has waited longest is served next.
-
-    Args:
-        buckets: upper bounds of the buckets in tokens, ascending; the last holds all that is longer.
-        lengths: column over the slots: tokens in the row.
-        block_rows: ranges are not joined across blocks of this many slots.
-        max_tokens: token budget of a batch, 0 for none; a single request is always allowed.
-        padded: whether a batch costs rows x longest row (padded) or the sum of its rows (packed).
-    """
-
-    def __init__(
-        self,
-        buckets: tuple[int, ...],
-        lengths: NDArray[np.uint32],
-        *,
-        block_rows: int,
-        max_tokens: int,
-        padded: bool,
-    ) -> None:
-        self._bounds: Final = np.array(buckets[:-1], np.uint32)
-        self._lengths: Final = lengths
-        self._block_rows: Final = block_rows
-        self._max_tokens: Final = max_tokens
-        self._padded: Final = padded
-        self._buckets: Final[list[dict[int, _Waiting]]] = [{} for _ in buckets]
-        self._arrivals = 0
-        self.rows = 0
-
-    @property
-    def head(self) -> int:
-        """The first slot of the request that has waited longest; the queue must not be empty."""
-        return next(iter(self._oldest_bucket()))
-
-    def push(self, first: int, count: int) -> None:
-        """Enters one request that has become ready, with all its rows."""
-        lengths = self._lengths[first : first + count]
-        waiting = _Waiting(self._arrivals, count, int(lengths.max()), int(lengths.sum()))
-        self._bucket_of(waiting.longest)[first] = waiting
-        self._arrivals += 1
-        self.rows += count
-
-    def peek(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
-        """The ranges of the next batch, without taking them.
-
-        Args:
-            limit: the most rows; a first request of more is taken all the same.
-            row_counts: not needed here: requests are entered whole.
-        """
-        del row_counts
-        return self._joined(self._next_batch(limit)[0])
+    # ---------------------------------------------------------------- what the scheduler asks
 
     def outlook(self, limit: int) -> tuple[int, bool]:
-        """What the next batch would be if it were cut now.
+        """What the next batch would be if it were cut now: its rows, and whether it has no room for more.
 
         Args:
             limit: the most rows.
-
-        Returns:
-            Its rows, and whether it is full: no room, in rows or in tokens, for the next of its bucket.
         """
-        taken, full = self._next_batch(limit)
-        rows = sum(count for _, count in taken)
-        return rows, full or rows >= limit
+        return min(self.rows, limit), self.rows >= limit
 
-    def _next_batch(self, limit: int) -> tuple[list[Range], bool]:
-        taken: list[Range] = []
-        rows = longest = total = 0
-        for first, waiting in self._oldest_bucket().items():
-            rows += waiting.rows
-            longest, total = max(longest, waiting.longest), total + waiting.total
-            cost = longest * rows if self._padded else total
-            over = rows > limit or len(taken) == MAX_RANGES or (self._max_tokens and cost > self._max_tokens)
-            if taken and over:
-                return taken, True
-            taken.append((first, waiting.rows))
-        return taken, False
+    def head_deadline_ns(self, rows: int) -> int:
+        """The earliest deadline among the first so many rows, but for the blur; the queue must not be empty."""
+        deadline_ns = BEHIND_ALL
+        for key_ns, _, count, offset_ns in self._ranges:
+            deadline_ns = min(deadline_ns, key_ns - offset_ns)
+            rows -= count
+            if rows <= 0:
+                break
+        return deadline_ns
 
-    def take(self, limit: int, row_counts: NDArray[np.uint16]) -> list[Range]:
-        """Takes the next batch off the queue; see `peek`."""
-        del row_counts
-        taken, _ = self._next_batch(limit)
-        for first, count in taken:
-            self.remove(first, count)
-        return self._joined(taken)
+    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
+        """When the first of the first so many rows became ready; the queue must not be empty.
 
-    def remove(self, first: int, count: int) -> bool:
-        """Takes one answered request out; False if it does not wait here."""
-        longest = int(self._lengths[first : first + count].max())
-        if self._bucket_of(longest).pop(first, None) is None:
-            return False
-        self.rows -= count
-        return True
+        Args:
+            rows: how many.
+            ready_ns: column over the slots.
+        """
+        ranges = self._ranges
+        oldest_ns = ready_ns[ranges[0][FIRST]]
+        if len(ranges) > 1:
+            for _, first, count, _ in ranges:
+                oldest_ns = min(oldest_ns, ready_ns[first])
+                rows -= count
+                if rows <= 0:
+                    break
+        return oldest_ns
 
-    def _joined(self, requests: list[Range]) -> list[Range]:
-        """One range for requests that lie behind each other in a block."""
-        ranges: list[Range] = []
-        for first, count in requests:
-            if ranges and sum(ranges[-1]) == first and first % self._block_rows:
-                ranges[-1] = (ranges[-1][0], ranges[-1][1] + count)
-            else:
-                ranges.append((first, count))
-        return ranges
+    def ahead(self, key_ns: int) -> int:
+        """Rows whose key is not later, or only by the blur."""
+        if key_ns >= self._tail_ns - self._blur_ns:
+            return self.rows
+        ahead = 0
+        for waiting in self._ranges:
+            if waiting[KEY] > key_ns:
+                break
+            ahead += self._rows_until(waiting, key_ns)
+        return ahead
 
-    def _bucket_of(self, longest: int) -> dict[int, _Waiting]:
-        return self._buckets[int(np.searchsorted(self._bounds, longest))]
+    def deadlines(self, rows: int) -> list[int]:
+        """Deadlines of the first so many rows, in service order."""
+        deadlines: list[int] = []
+        for _, first, count, _ in self._ranges:
+            taken = min(count, rows)
+            deadlines += self._deadline_ns[first : first + taken]
+            rows -= taken
+            if not rows:
+                break
+        return deadlines
 
-    def _oldest_bucket(self) -> dict[int, _Waiting]:
-        return min(
-            (bucket for bucket in self._buckets if bucket),
-            key=lambda bucket: next(iter(bucket.values())).arrival,
-        )
+    def deadlines_after(self, key_ns: int) -> list[int]:
+        """Deadlines of the rows that `ahead` does not count, in service order."""
+        return self.deadlines(self.rows)[self.ahead(key_ns) :]
 
 
-class _Waiting(NamedTuple):
-    """One request in a `LengthQueue`."""
-
-    arrival: int
-    rows: int
-    longest: int
-    total: int
+def joined(ranges: Sequence[Range], block_rows: int) -> list[Range]:
+    """Ranges in the order of their slots, with those made one that are adjacent and lie in one block."""
+    result: list[Range] = []
+    for first, count in sorted(ranges):
+        if result and sum(result[-1]) == first and first % block_rows:
+            result[-1] = (result[-1][0], result[-1][1] + count)
+        else:
+            result.append((first, count))
+    return result
 
 
 def _whole_requests(first: int, limit: int, row_counts: NDArray[np.uint16]) -> int:

@@ -11,7 +11,7 @@ from trioserve.config._repository import (
     repository_problems,
 )
 from trioserve.config._rules import config_problems, model_problems
-from trioserve.config._server import ServerConfig, ServerLimits, WorkerConfig
+from trioserve.config._server import QuotaConfig, ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ConfigError",
     "ModelConfig",
     "Problem",
+    "QuotaConfig",
     "ServerConfig",
     "ServerLimits",
     "TensorConfig",

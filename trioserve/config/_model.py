@@ -74,6 +74,16 @@ class BatchingConfig(Struct, frozen=True, forbid_unknown_fields=True):
     window_ms: Annotated[float, Meta(ge=0, le=2, description="milliseconds")] = 2.0
     """Longest that a batch may be held back for requests that are on their way, in milliseconds."""
 
+    policy: Literal["adaptive", "greedy", "fixed"] = "adaptive"
+    """What decides when a batch is cut.
+
+    `adaptive`: as soon as the executor can take it; the window is used for requests that are as good as here.
+
+    `greedy`: whatever waits, as soon as the executor can take it.
+
+    `fixed`: when it is full or its oldest request has waited `window_ms`.
+    """
+
     max_tokens: Annotated[int, Meta(ge=0, description="tokens")] = 0
     """Tokens of the largest batch, padding included; 0 means that only `max_rows` bounds it. One request
     longer than this still runs, alone."""

@@ -84,8 +84,9 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     turn_frames: Number = 512
     """Frames of all connections of a group handled before the loop gets a turn."""
 
-    turn_nbytes: Nbytes = 1 * MIB
-    """Bytes of all connections of a group handled before the loop gets a turn."""
+    turn_nbytes: Nbytes = 4 * MIB
+    """Bytes of all connections of a group handled before the loop gets a turn: about a millisecond of copying. One
+    connection gets a quarter of it."""
 
     turn_us: Annotated[int, Meta(ge=1, description="microseconds")] = 500
     """Time one turn of a group may take before the loop gets one, in microseconds."""
@@ -112,6 +113,16 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.1
     """Pause before a worker that died is started anew, in seconds."""
+
+
+class QuotaConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tenant may send."""
+
+    requests_per_s: Annotated[float, Meta(ge=0, le=1e9, description="requests a second; 0 = no quota")] = 0.0
+    """Requests a second in the long run, whatever becomes of them later; 0 for no quota."""
+
+    burst: Annotated[int, Meta(ge=0, le=2**31, description="requests; 0 = one second's")] = 0
+    """Requests that may come at once after a pause; 0 for as many as the rate gives in a second."""
 
 
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +158,12 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     limits: ServerLimits = field(default_factory=ServerLimits)
     """What clients may take."""
+
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
+    """Of every tenant without a table of its own, and of every connection that names no tenant."""
+
+    tenants: dict[str, QuotaConfig] = field(default_factory=dict)
+    """Quotas by the name of the tenant: `[tenants.NAME]`."""
 
     workers: WorkerConfig = field(default_factory=WorkerConfig)
     """The processes that run the models."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trioserve.config._decode import Origin
+from trioserve.config._model import MODEL_NAME
 from trioserve.config._problem import Problem, shown
 from trioserve.config._server import ServerConfig
 
@@ -37,4 +38,8 @@ def server_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
             problems.append(
                 Problem(origin(key), key, f"at most limits.{high}, which is {most:,}", shown(least))
             )
+    for name in config.tenants:
+        if not MODEL_NAME.fullmatch(name):
+            expected = "a letter or digit, then up to 63 letters, digits, `_`, `.` or `-`"
+            problems.append(Problem(origin("tenants"), f"tenants.{name}", expected, shown(name)))
     return problems

@@ -75,11 +75,11 @@ def load_server_config(
 
 
 def server_keys(kind: type[msgspec.Struct] = ServerConfig, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Every dotted key of a configuration struct with the plain type of its value."""
+    """Every dotted key of a configuration struct that has one plain value, with the type of that."""
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from server_keys(field.type, f"{prefix}{field.encode_name}.")
-        else:
+        elif field.default is not msgspec.NODEFAULT:  # what has none is a table of tables, for files only
             yield prefix + field.encode_name, type(field.default)
 
 

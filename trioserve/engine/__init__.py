@@ -9,6 +9,9 @@ from ._engine import Engine
 from ._executor import Executor
 from ._intake import Intake
 from ._lane import Lane
+from ._occupancy import Occupancy
+from ._policies import policy_of
+from ._scheduler import Cut, Scheduler
 from ._session import ReplySink, Session
 from ._stage import Link
 from ._text import TextLane, text_region_nbytes
@@ -17,14 +20,18 @@ from ._tokenizer import Tokenizer
 __all__ = [
     "NEVER_NS",
     "Arrival",
+    "Cut",
     "Engine",
     "Executor",
     "Intake",
     "Lane",
     "Link",
+    "Occupancy",
     "ReplySink",
+    "Scheduler",
     "Session",
     "TextLane",
     "Tokenizer",
+    "policy_of",
     "text_region_nbytes",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 if TYPE_CHECKING:
@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from ._lane import Lane
 
 SCRATCH_NBYTES: Final = 65_536
+
+
+class Source(Protocol):
+    """What rows come with that are on their way: a body that is received, texts that are tokenized."""
+
+    @property
+    def rows(self) -> int:
+        """How many of them."""
+        ...
 
 
 class Arrival:
@@ -80,6 +89,11 @@ class Arrival:
             return True
         self.chunk = self.parts[self._index]
         return False
+
+    @property
+    def rows(self) -> int:
+        """Rows that come with it."""
+        return sum([count for _, count in self.ranges])
 
     @property
     def is_intact(self) -> bool:

@@ -9,6 +9,7 @@ from trioserve_protocol import CutReason
 
 if TYPE_CHECKING:
     from ._lane import Lane
+    from ._scheduler import Cut
 
 Range = tuple[int, int]
 
@@ -24,7 +25,18 @@ class Batch:
         cut_ns: when.
     """
 
-    __slots__ = ("cut_ns", "lane", "number", "predicted_ns", "ranges", "reason", "rows", "units")
+    __slots__ = (
+        "cut",
+        "cut_ns",
+        "head_ns",
+        "lane",
+        "number",
+        "predicted_ns",
+        "ranges",
+        "reason",
+        "rows",
+        "units",
+    )
 
     def __init__(self, lane: Lane, number: int, ranges: list[Range], reason: CutReason, cut_ns: int) -> None:
         self.lane = lane
@@ -35,6 +47,10 @@ class Batch:
         """What its run time grows with: rows, or tokens."""
         self.reason = reason
         self.cut_ns = cut_ns
+        self.cut: Cut | None = None
+        """What the scheduler noted of it."""
+        self.head_ns = 0
+        """Its earliest deadline."""
         self.predicted_ns = 0
         """When it is expected to be finished."""
 

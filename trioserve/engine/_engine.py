@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trioserve.admission import Gate, Permits
+from trioserve.admission import Account, Gate, Permits, Quota, Tenants
 from trioserve.errors import error_for
 from trioserve.request import NEVER_NS
 from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signature
@@ -18,12 +18,13 @@ from ._executor import Executor
 from ._lane import Lane
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
+from ._statistics import lane_statistics
 from ._terminal import Terminal
 from ._text import TextLane
 from ._tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from trioserve.config import ModelConfig, ServerConfig
+    from trioserve.config import ModelConfig, QuotaConfig, ServerConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
 
@@ -55,6 +56,9 @@ class Engine:
         self.executors: Final[list[Executor]] = []
         self.tokenizers: Final[list[Tokenizer]] = []
         self.byte_permits: Final = Permits(config.limits.max_queued_nbytes)
+        self.tenants: Final = Tenants(
+            _quota(config.quota), {name: _quota(quota) for name, quota in config.tenants.items()}
+        )
         self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us)
         self.draining = False
         self.started_ns: Final = clock.now_ns()
@@ -65,7 +69,9 @@ class Engine:
         """Opens a model for requests, which are refused as LOADING until its worker is ready."""
         rows = min(slab.layout.slots, self.config.limits.max_queued_rows)
         gate = Gate(Permits(rows), self.byte_permits)
-        lane = (TextLane if config.tokenizer else Lane)(config, signature, slab, gate, self.clock)
+        lane = (TextLane if config.tokenizer else Lane)(
+            config, signature, slab, gate, self.clock, self.tenants
+        )
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
@@ -105,14 +111,27 @@ class Engine:
     def open_session(self, sink: ReplySink) -> Session:
         """Registers a connection."""
         limits = self.config.limits
-        return self.sessions.open(
+        session = self.sessions.open(
             sink, limits.credit_requests, limits.credit_nbytes, DEFAULT_LIMITS.max_frame_nbytes
         )
+        session.account = self.tenants.own()
+        return session
+
+    def name_tenant(self, session: Session, tenant: str) -> None:
+        """Counts what a connection asks for from now on for a tenant."""
+        session.account = self.tenants.account(tenant)
+        session.named.clear()
+
+    def account(self, tenant: str | None) -> Account | None:
+        """The account of a tenant; None for None."""
+        return None if tenant is None else self.tenants.account(tenant)
 
     def close_session(self, session: Session) -> None:
         """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""
         session.closed = True
         self.cancel(session)
+        for lane in self.lanes:
+            lane.scheduler.returns.closed(session.index)
         self.sessions.remove(session)
 
     def cancel(self, session: Session, rid: int = 0, count: int = 1) -> None:
@@ -129,9 +148,19 @@ class Engine:
             for slot in found.tolist():
                 self.terminal.fail(lane, slot, ErrorCode.CANCELLED_BY_CLIENT)
 
-    def retry_after_us(self, lane: Lane) -> int:
-        """When a client refused now should come back: once what is queued for the model has run, microseconds."""
-        return min(max(MIN_RETRY_US, int(lane.backlog_ns() / 1000)), MAX_RETRY_US)
+    def retry_after_us(self, lane: Lane, code: ErrorCode) -> int:
+        """When a client that is refused now should come back, microseconds.
+
+        One that is shed is told when there will be room, each another moment; the others, when what is queued for the
+        model has run.
+        """
+        if code is ErrorCode.SHED and lane.service.known:
+            return self.clamped_us(lane.scheduler.retry_after_us(self.clock.now_ns()))
+        return self.clamped_us(int(lane.backlog_ns() / 1000))
+
+    def clamped_us(self, retry_us: int) -> int:
+        """A time to stay away, as clients are told it."""
+        return min(max(MIN_RETRY_US, retry_us), MAX_RETRY_US)
 
     # ---------------------------------------------------------------- time
 
@@ -194,38 +223,20 @@ class Engine:
     def statistics(self) -> dict[str, Any]:
         """Everything that is counted, as JSON values."""
         stages: list[Stage[Any, Any]] = [*self.executors, *self.tokenizers]
+        now_ns = self.clock.now_ns()
         return {
-            "uptime_s": (self.clock.now_ns() - self.started_ns) / 1e9,
+            "uptime_s": (now_ns - self.started_ns) / 1e9,
             "draining": self.draining,
             "sessions": sum(not session.closed for session in self.sessions.by_index),
             "queued_nbytes": self.byte_permits.taken,
-            "models": [self._lane_statistics(lane) for lane in self.lanes],
+            "models": [lane_statistics(lane, now_ns) for lane in self.lanes],
+            "tenants": self.tenants.active,
             "workers": [
                 {"starts": stage.starts, "ready": stage.link is not None, "in_flight": stage.in_flight}
                 for stage in stages
             ],
         }
 
-    def _lane_statistics(self, lane: Lane) -> dict[str, Any]:
-        slots = lane.slots
-        return {
-            "model": lane.config.name,
-            "version": lane.config.version,
-            **lane.stats.snapshot(),
-            "in_flight": len(slots.live_requests()),
-            "queued_rows": lane.queue.rows,
-            "announced_rows": lane.announced_rows,
-            "slots": {"total": slots.total, "leased": slots.leased, "free_blocks": slots.free_blocks},
-            "permits": {
-                "rows": lane.gate.rows.taken,
-                "rows_limit": lane.gate.rows.limit,
-                "rows_high_water": lane.gate.rows.high_water,
-            },
-            "slab_nbytes": lane.slab.layout.total_nbytes,
-            "service": {
-                "unit": lane.unit,
-                "fixed_ns": lane.service.fixed_ns,
-                "per_unit_ns": lane.service.per_unit_ns,
-                "scale": lane.service.scale,
-            },
-        }
+
+def _quota(config: QuotaConfig) -> Quota:
+    return Quota(config.requests_per_s, config.burst or max(1, int(config.requests_per_s)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
@@ -11,6 +11,7 @@ from trioserve_protocol import ErrorCode
 
 from ._batch import Batch
 from ._lane import Lane
+from ._occupancy import Occupancy
 from ._stage import Link, Stage
 
 if TYPE_CHECKING:
@@ -29,13 +30,22 @@ class Executor(Stage[Lane, Batch]):
 
     def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
         super().__init__(lanes, terminal)
-        self.free_ns = 0
+        self.occupancy: Final = Occupancy()
+        self._back_ns = 0
+        """When a batch came back last."""
+        for lane in lanes:
+            lane.scheduler.occupancy = self.occupancy
+            lane.door.neighbours = [other for other in lanes if other is not lane]
+
+    @property
+    def free_ns(self) -> int:
         """When the worker is expected to have finished all that it has."""
+        return self.occupancy.free_ns[0]
 
     def attach(self, link: Link) -> None:
         """A worker has become ready: its models are open."""
         super().attach(link)
-        self.free_ns = 0
+        self.occupancy.free_ns[0] = 0
         for lane in self.lanes:
             if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
                 lane.closed_code = ErrorCode.OK
@@ -53,28 +63,47 @@ class Executor(Stage[Lane, Batch]):
                 self._terminal.expire(lane, now_ns)
         link = self.link
         while link is not None and link is self.link and link.in_flight < link.depth:
-            free_ns = self.free_ns if link.in_flight else 0
-            chosen: tuple[Lane, Dispatch] | None = None
-            for lane in self.lanes:
-                if not lane.queue.rows:
-                    continue
-                decision = lane.policy.decide(lane.view(free_ns, now_ns), now_ns)
-                if not isinstance(decision, Dispatch):
-                    lane.wake_ns = decision.at_ns
-                elif chosen is None or _waits_longer(lane, chosen[0]):
-                    chosen = lane, decision
+            chosen = self._most_urgent(now_ns)
             if chosen is None:
                 return
-            self._cut(link, chosen[0], chosen[1], now_ns)
+            lane, decision = chosen
+            if decision.drop:
+                self._drop(lane, decision.drop)
+            if decision.rows and lane.queue.rows:
+                self._cut(link, lane, decision, now_ns)
+
+    def _most_urgent(self, now_ns: int) -> tuple[Lane, Dispatch] | None:
+        """Of the models that a batch should be cut of now, the one whose head has the earliest key."""
+        chosen: tuple[Lane, Dispatch] | None = None
+        for lane in self.lanes:
+            if not lane.queue.rows:
+                continue
+            decision = lane.decide(now_ns)
+            if not isinstance(decision, Dispatch):
+                lane.wake_ns = decision.at_ns
+            elif chosen is None or lane.queue.head_key_ns < chosen[0].queue.head_key_ns:
+                chosen = lane, decision
+        return chosen
+
+    def _drop(self, lane: Lane, rows: int) -> None:
+        """Answers those at the head of a queue who could only be answered too late."""
+        for first, count in lane.queue.peek(rows, lane.slots.row_counts):
+            for slot in lane.slots.live_in(first, count).tolist():
+                self._terminal.fail(lane, slot, ErrorCode.DEADLINE_IN_QUEUE)
+                lane.scheduler.dropped(1)
 
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
-        ranges = lane.queue.take(decision.rows, lane.slots.row_counts)
+        queue, scheduler = lane.queue, lane.scheduler
+        head_ns = queue.head_deadline_ns(decision.rows)
+        ranges = queue.take(decision.rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
-        lengths, units = lane.measure(ranges, batch.rows)
-        batch.units = units
-        start_ns = max(now_ns, self.free_ns) if link.in_flight else now_ns
-        batch.predicted_ns = self.free_ns = start_ns + int(lane.service.predict_ns(units))
+        lengths, batch.units = lane.measure(ranges, batch.rows)
+        batch.head_ns = head_ns
+        batch.cut = scheduler.started(batch.units, head_ns, 0, now_ns)
+        batch.predicted_ns = batch.cut.predicted_ns
+        if batch.rows < lane.max_rows and not queue.rows:
+            lane.door.room.was_there(batch.predicted_ns)
         lane.after_cut(ranges)
         lane.stats.count_cut(batch.rows, decision.reason)
         self._send(
@@ -84,13 +113,26 @@ class Executor(Stage[Lane, Batch]):
         )
 
     def _complete(self, work: Batch, result: StageResult, now_ns: int) -> None:
-        lane = work.lane
-        lane.last_completion_ns = now_ns
+        lane, cut, scheduler = work.lane, work.cut, work.lane.scheduler
+        if cut is None:
+            raise AssertionError("a batch came back that was not started: this is a bug")
         lane.stats.count_completion(work, result)
-        if not result.code:
-            lane.service.observe(work.units, result.finished_ns - result.started_ns)
+        deadlines_ns: list[int] = []
+        if cut.near or now_ns >= work.head_ns or scheduler.is_tense(now_ns):
+            column = lane.slots.deadlines_ns
+            for first, count in work.ranges:
+                deadlines_ns += column[first : first + count].tolist()
+        # As the server sees it, hops and its own turn included: that is what the next batch has to wait for.
+        seen_ns = now_ns - max(work.cut_ns, self._back_ns)
+        self._back_ns = now_ns
+        run_ns = max(result.finished_ns - result.started_ns, seen_ns)
+        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code))
+        lane.door.full_until_ns = 0
+        if scheduler.learnt_ns == now_ns:
+            lane.door.settle(now_ns)
         self._terminal.finish(work, result, now_ns)
 
-
-def _waits_longer(lane: Lane, other: Lane) -> bool:
-    return lane.slots.ready_ns[lane.queue.head] < other.slots.ready_ns[other.queue.head]
+    def _give_up(self, work: Batch) -> None:
+        """The worker was lost with this batch."""
+        del work
+        self.occupancy.in_flight[0] -= 1

@@ -17,17 +17,17 @@ from trioserve_protocol import (
     Infer,
     RemoteProtocolError,
     check_request,
-    error_columns,
-    error_frame,
     parse_request_meta,
 )
 
 from ._bulk import admit_many, begin
-from ._columns import admit_columns, admit_run
+from ._columns import admit_columns, admit_run, terms_of
 from ._lane import SPECIAL
+from ._refusals import Refusals
 from ._text import TextLane
 
 if TYPE_CHECKING:
+    from trioserve.admission import Account
     from trioserve_protocol import InferBegin, InferMany, InferRun
 
     from ._arrival import Arrival
@@ -52,6 +52,8 @@ class Intake:
 
     def __init__(self, engine: Engine) -> None:
         self._engine: Final = engine
+        self._refusals: Final = Refusals(engine)
+        self.refuse_frame: Final = self._refusals.frame
 
     def admit(self, session: Session, request: Infer, now_ns: int) -> None:
         """Takes one INFER off a connection: it is admitted or refused, and either way answered once.
@@ -61,42 +63,51 @@ class Intake:
             request: the event; its payload is copied or dropped here.
             now_ns: when the turn began that read it.
         """
-        rid = request.rid
+        rid, account = request.rid, session.account
         lane = session.lanes.get(request.handle)
         if lane is None or request.meta:
-            lane = self._lane_of(session, request, len(request.payload), 1, many=False)
-            if lane is None:
+            found = self._find(session, request, len(request.payload), 1, many=False)
+            if found is None:
                 return
+            lane, account = found
+        elif session.accounts:
+            account = session.accounts.get(request.handle, account)
         session.taken += 1
         lane.stats.received += 1
         if rid > session.last_rid:
             session.last_rid = rid
-        elif self._is_in_flight(session, lane, rid, 1):
+        elif self._refusals.is_in_flight(session, lane, rid, 1):
+            return
+        if account.bucket is not None and not account.grant(1, now_ns):
+            self._refusals.refuse(session, lane, account, (rid, 1), ErrorCode.QUOTA_EXCEEDED)
             return
         try:
-            code = lane.admit(session, request, now_ns)
+            code = lane.admit(session, account, request, now_ns)
         except RemoteProtocolError as error:
-            self._refuse(session, lane, rid, 1, error.code, error.message)
+            self._refusals.refuse(session, lane, account, (rid, 1), error.code, error.message)
             return
         if code:
-            self._refuse(
-                session, lane, rid, 1, code, self._explain(session, lane, code, request, len(request.payload))
-            )
+            account.give_back(1)
+            message = self._refusals.explain(session, lane, code, request, len(request.payload))
+            self._refusals.refuse(session, lane, account, (rid, 1), code, message)
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
-        rids = run.rids
         lane = session.lanes.get(run.handle)
-        if lane is None or not _is_plain(run, session.last_rid) or isinstance(lane, TextLane):
+        flags = _flags_of(run, session.last_rid)
+        account, terms = session.accounts.get(run.handle, session.account), None
+        if lane is not None and flags >= 0 and not isinstance(lane, TextLane):
+            terms = terms_of(lane, account, run, flags, now_ns)
+        if lane is None or terms is None:
             for row in range(run.count):
                 self.admit(session, _request_of(run, row), now_ns)
             return
         session.taken += run.count
-        session.last_rid = int(rids[-1])
+        session.last_rid = int(run.rids[-1])
         lane.stats.received += run.count
-        done, code = admit_run(lane, session, run, now_ns)
+        done, code = admit_run(lane, session, run, terms[0], now_ns)
         if done < run.count:
-            self._refuse_rest(session, lane, run, done, code)
+            self._refusals.refuse_rest(session, lane, account, run, done, code)
 
     def admit_across(self, lane: Lane, sessions: list[Session], run: InferRun, now_ns: int) -> None:
         """Takes one plain request off each of several connections that have nothing in flight.
@@ -108,9 +119,20 @@ class Intake:
             run: the requests; its payload is read here and not kept.
             now_ns: when the turn began that read it.
         """
+        tenants = self._engine.tenants
+        flags = int(np.bitwise_or.reduce(run.flags))
+        terms = None if tenants.has_quotas else terms_of(lane, None, run, flags, now_ns)
+        if terms is None or not (terms[1] or not any(session.account.is_over for session in sessions)):
+            for row, session in enumerate(sessions):
+                self.admit(session, _request_of(run, row), now_ns)
+            return
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
-        done, code = admit_columns(lane, indices, run, run.count, now_ns)
+        lane.returns.arrived_many(indices, now_ns)
+        done, code = admit_columns(lane, indices, run, terms[0], run.count, now_ns)
+        if not terms[1]:
+            for session in sessions[:done]:
+                tenants.count(session.account, lane.scheduler.row_ns)
         body_nbytes, rids = lane.body_nbytes, run.rids.tolist()
         for session, rid in zip(sessions, rids, strict=True):
             session.taken += 1
@@ -120,25 +142,28 @@ class Intake:
         for session, rid in zip(sessions[done:], rids[done:], strict=True):
             session.inflight -= 1
             session.inflight_nbytes -= body_nbytes
-            self._refuse(session, lane, rid, 1, code)
+            self._refusals.refuse(session, lane, session.account, (rid, 1), code)
 
     def admit_many(self, session: Session, request: InferMany, now_ns: int) -> None:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
         rid, total = request.rid, request.rows
-        lane = self._lane_of(session, request, len(request.payload), total, many=True)
-        if lane is None or not self._take_ids(session, lane, rid, total):
+        found = self._find(session, request, len(request.payload), total, many=True)
+        if found is None or not self._take_ids(session, found[0], rid, total):
             return
+        lane, account = found
+        granted = account.grant(total, now_ns)
+        done = 0
         try:
             if isinstance(lane, TextLane):
-                done, code = lane.admit_texts(session, request, now_ns)
+                done, code = lane.admit_texts(session, account, request, now_ns, most=granted)
             else:
-                done, code = admit_many(lane, session, request, now_ns)
+                done, code = admit_many(lane, session, account, request, now_ns, most=granted)
+            message = self._refusals.explain(session, lane, code, request, len(request.payload))
         except RemoteProtocolError as error:
-            self._refuse(session, lane, rid, total, error.code, error.message)
-            return
+            code, message = error.code, error.message
         if done < total:
-            message = self._explain(session, lane, code, request, len(request.payload))
-            self._refuse(session, lane, rid + done, total - done, code, message)
+            code = _or_quota(account, granted, done, total, code)
+            self._refusals.refuse(session, lane, account, (rid + done, total - done), code, message)
 
     def begin(self, session: Session, request: InferBegin, now_ns: int) -> Arrival | None:
         """Takes the header of a large INFER or INFER_MANY off a connection.
@@ -148,18 +173,22 @@ class Intake:
         """
         many = request.frame_type == FrameType.INFER_MANY
         count = request.rows if many else 1
-        lane = self._lane_of(session, request, request.payload_nbytes, count, many=many)
-        if lane is None or not self._take_ids(session, lane, request.rid, count):
+        found = self._find(session, request, request.payload_nbytes, count, many=many)
+        if found is None or not self._take_ids(session, found[0], request.rid, count):
             return None
+        lane, account = found
+        refuse = self._refusals.refuse
         if isinstance(lane, TextLane) and request.payload_nbytes > lane.max_payload_nbytes(request.rows):
             most = lane.max_payload_nbytes(request.rows)
             message = f"payload: expected at most {most} bytes of texts, got {request.payload_nbytes}"
-            self._refuse(session, lane, request.rid, count, ErrorCode.INVALID_BYTES, message)
+            refuse(session, lane, account, (request.rid, count), ErrorCode.INVALID_BYTES, message)
             return None
-        arrival, done, code = begin(lane, session, request, now_ns)
+        granted = account.grant(count, now_ns)
+        arrival, done, code = begin(lane, session, account, request, now_ns, most=granted)
         if done < count:
-            message = self._explain(session, lane, code, request, request.payload_nbytes)
-            self._refuse(session, lane, request.rid + done, count - done, code, message)
+            code = _or_quota(account, granted, done, count, code)
+            message = self._refusals.explain(session, lane, code, request, request.payload_nbytes)
+            refuse(session, lane, account, (request.rid + done, count - done), code, message)
         return arrival
 
     def arrived(self, arrival: Arrival, now_ns: int) -> None:
@@ -186,7 +215,7 @@ class Intake:
 
     # ---------------------------------------------------------------- which model
 
-    def _lane_of(
+    def _find(
         self,
         session: Session,
         request: Infer | InferMany | InferBegin,
@@ -194,22 +223,22 @@ class Intake:
         count: int,
         *,
         many: bool,
-    ) -> Lane | None:
-        """The model of a request that names it or has a meta block; a request without one is answered here."""
+    ) -> tuple[Lane, Account] | None:
+        """Model and tenant of a request that names its model or has a meta block; without one it is answered here."""
         key = (many, request.handle, request.rows, payload_nbytes, request.meta)
-        lane = session.named.get(key)
-        if lane is not None:
-            return lane
+        found = session.named.get(key)
+        if found is not None:
+            return found
         try:
-            lane = self._resolve(session, request, payload_nbytes, many=many)
+            found = self._resolve(session, request, payload_nbytes, many=many)
         except (TrioserveError, RemoteProtocolError) as error:
             self.refuse_frame(session, request.rid, count, error.code, error.message, count)
             return None
         if 0 < len(request.meta) <= MAX_NAMED_NBYTES:
             if len(session.named) >= MAX_NAMED:
                 session.named.clear()
-            session.named[key] = lane
-        return lane
+            session.named[key] = found
+        return found
 
     def _resolve(
         self,
@@ -218,7 +247,7 @@ class Intake:
         payload_nbytes: int,
         *,
         many: bool,
-    ) -> Lane:
+    ) -> tuple[Lane, Account]:
         bound = bool(request.handle)
         meta = parse_request_meta(request.meta, bound=bound, limits=self._engine.wire_limits)
         if not bound:
@@ -239,7 +268,10 @@ class Intake:
         if fault is not None:
             raise fault
         self.check_takes_result(session, lane)
-        return lane
+        account = self._engine.account(
+            meta.tenant
+        )  # only of a request without a handle: else the check refuses it
+        return lane, account or session.accounts.get(request.handle, session.account)
 
     def check_takes_result(self, session: Session, lane: Lane) -> None:
         """Makes sure that the client takes at least a result of one row, before any request relies on it.
@@ -252,36 +284,6 @@ class Intake:
             message = f"max_frame: expected at least the {needed} bytes of a result, the client takes {most}"
             raise RemoteProtocolError(ErrorCode.OUT_OF_RANGE, message)
 
-    # ---------------------------------------------------------------- ids and refusals
-
-    def refuse_frame(
-        self, session: Session, rid: int, count: int, code: ErrorCode, message: str, requests: int
-    ) -> None:
-        """Answers a frame that never got as far as a model.
-
-        Args:
-            session: where it came from.
-            rid: its id, the first of an INFER_MANY.
-            count: ids that the refusal ends.
-            code: why.
-            message: what was expected and what was given.
-            requests: what it counts for in GOAWAY; 0 for a control frame.
-        """
-        session.taken += requests
-        if self._live_id(session, rid, count) is not None:
-            rid, count = 0, 1  # the id belongs to a live request, which this must not end
-        session.sink.write_soon(error_frame(rid, code, message, count=count))
-
-    def _live_id(self, session: Session, rid: int, count: int) -> int | None:
-        """The first of some ids that is in flight."""
-        if not session.inflight:
-            return None
-        for lane in self._engine.lanes:
-            found = lane.slots.find(session.index, rid, count)
-            if len(found):
-                return lane.slots.rid[int(found[0])]
-        return None
-
     def _take_ids(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
         """Counts requests as taken; False if an id is in flight, which refuses the whole frame."""
         session.taken += count
@@ -289,70 +291,31 @@ class Intake:
         if rid > session.last_rid:
             session.last_rid = rid + count - 1
             return True
-        if self._is_in_flight(session, lane, rid, count):
+        if self._refusals.is_in_flight(session, lane, rid, count):
             return False
         session.last_rid = max(session.last_rid, rid + count - 1)
         return True
 
-    def _is_in_flight(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
-        """Whether one of the ids is in flight.
 
-        The refusal names it in the text and has id 0, so that it does not end the live request.
-        """
-        live = self._live_id(session, rid, count)
-        if live is None:
-            return False
-        lane.stats.count_refusal(ErrorCode.RID_IN_FLIGHT, count)
-        session.sink.write_soon(error_frame(0, ErrorCode.RID_IN_FLIGHT, f"id {live} is in flight"))
-        return True
-
-    def _refuse(
-        self, session: Session, lane: Lane, rid: int, count: int, code: ErrorCode, message: str = ""
-    ) -> None:
-        lane.stats.count_refusal(code, count)
-        retry_us = self._engine.retry_after_us(lane) if code.retryable else None
-        session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
-
-    def _refuse_rest(self, session: Session, lane: Lane, run: InferRun, done: int, code: ErrorCode) -> None:
-        """Refuses what was not admitted of a run; where there is nothing to explain, as columns."""
-        message = self._explain(session, lane, code, run, run.payload.shape[1])
-        if message:
-            for rid in run.rids[done:].tolist():
-                self._refuse(session, lane, rid, 1, code, message)
-            return
-        lane.stats.count_refusal(code, run.count - done)
-        retry_us = self._engine.retry_after_us(lane) if code.retryable else None
-        session.sink.write_soon(error_columns(run.rids[done:], code, retry_us).tobytes())
-
-    def _explain(
-        self,
-        session: Session,
-        lane: Lane,
-        code: ErrorCode,
-        request: Infer | InferRun | InferMany | InferBegin,
-        payload_nbytes: int,
-    ) -> str:
-        """What was expected and what was given; empty where the code says it all (a shed reply is 32 bytes)."""
-        if code == ErrorCode.INVALID_SIZE:
-            expected = lane.signature.input_nbytes(request.rows)
-            return f"payload: expected {expected} bytes for {request.rows} rows, got {payload_nbytes}"
-        if code == ErrorCode.TOO_MANY_ROWS:
-            return f"rows: expected at most {lane.max_rows}, got {request.rows}"
-        if code == ErrorCode.CREDIT_EXCEEDED:
-            return f"credit: at most {session.max_inflight} requests and {session.max_inflight_nbytes} bytes in flight"
-        return ""
+def _or_quota(account: Account, granted: int, done: int, count: int, code: ErrorCode) -> ErrorCode:
+    """Why not all of `count` requests were admitted, and what was granted and not used goes back to the quota."""
+    account.give_back(granted - done)
+    return ErrorCode.QUOTA_EXCEEDED if done == granted < count and code is ErrorCode.SHED else code
 
 
-def _is_plain(run: InferRun, last_rid: int) -> bool:
-    """Whether a run can be admitted as columns: plain requests with ascending ids that were not used before."""
-    if run.rows != 1 or run.meta or int(np.bitwise_or.reduce(run.flags)) & SPECIAL:
-        return False
+def _flags_of(run: InferRun, last_rid: int) -> int:
+    """The flags, joined by or, of a run that can be admitted as columns; -1 for another one.
+
+    It can if its requests are plain, with ascending ids that were not used before.
+    """
+    flags = int(np.bitwise_or.reduce(run.flags))
     rids = run.rids
     first = int(rids[0])
-    if first <= last_rid:
-        return False
+    if run.rows != 1 or run.meta or flags & SPECIAL or first <= last_rid:
+        return -1
     # Clients that count are the rule, and comparing lists is three times as fast as a vector comparison of 16.
-    return rids.tolist() == list(range(first, first + run.count)) or bool((rids[1:] > rids[:-1]).all())
+    ascend = rids.tolist() == list(range(first, first + run.count)) or bool((rids[1:] > rids[:-1]).all())
+    return flags if ascend else -1
 
 
 def _request_of(run: InferRun, row: int) -> Infer:

@@ -6,16 +6,21 @@ permits, one copy of the payload into the slot of the batch being formed and fou
 
 from __future__ import annotations
 
+from random import random
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trioserve.batching import ArrivalQueue, LengthQueue, Policy, QueueView, ServiceModel, WorkConserving
+from trioserve.admission import Tenants
+from trioserve.batching import LengthQueue, Policy, RowQueue, ServiceModel
 from trioserve.memory import FULL, SlotTable
 from trioserve.request import NEVER_NS
-from trioserve_protocol import HEADER_NBYTES, ErrorCode, Flag, pad8
+from trioserve_protocol import CLASS_MASK, HEADER_NBYTES, ErrorCode, Flag, pad8
 
 from ._arrival import joined, scratch
+from ._door import Door
+from ._policies import policy_of
+from ._scheduler import Scheduler
 from ._stats import LaneStats
 
 if TYPE_CHECKING:
@@ -23,13 +28,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trioserve.admission import Gate
+    from trioserve.admission import Account, Gate
+    from trioserve.batching import Dispatch, WaitUntil
     from trioserve.config import ModelConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
-    from trioserve_protocol import Infer, InferBegin, Signature
+    from trioserve_protocol import Infer, InferBegin, InferMany, Signature
 
-    from ._arrival import Arrival
+    from ._arrival import Arrival, Source
     from ._batch import Range
     from ._session import Session
 
@@ -41,11 +47,11 @@ MANY: Final = 1 << 15
 """Mark in the slots' flags column: a request of an INFER_MANY. Bit 15 of the wire's flags is reserved and ignored."""
 
 WIRE_FLAGS: Final = MANY - 1
+BLUR_SHARE: Final = 1 / 128
+"""Of the default deadline: requests whose deadlines are no further apart are served in order of arrival."""
+
 MEAN_GAIN: Final = 1 / 16
 """Weight of one sample in a running mean."""
-
-OVERDUE_NS: Final = 200_000
-"""How long after its time an announced request is still waited for."""
 
 
 class Lane:
@@ -57,13 +63,20 @@ class Lane:
         slab: its rows; `slab.layout.slots` is a multiple of the largest batch.
         gate: its permits.
         clock: read only for requests that ask for their timing.
+        tenants: accounts of all models.
     """
 
     unit = "row"
     """What the run time of a batch grows with."""
 
     def __init__(
-        self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
+        self,
+        config: ModelConfig,
+        signature: Signature,
+        slab: Slab,
+        gate: Gate,
+        clock: Clock,
+        tenants: Tenants | None = None,
     ) -> None:
         self.clock: Final = clock
         self.config: Final = config
@@ -72,13 +85,28 @@ class Lane:
         self.gate: Final = gate
         self.max_rows: Final = config.batching.max_rows
         self.slots: Final = SlotTable(slab.layout.slots, self.max_rows, signature.input_nbytes(1))
-        self.queue: ArrivalQueue | LengthQueue = self._make_queue()
-        self.policy: Policy = WorkConserving(int(config.batching.window_ms * 1e6))
-        self.service = ServiceModel({})
+        self.queue: RowQueue | LengthQueue = self._make_queue()
         self.stats: Final = LaneStats(self.max_rows)
         self.closed_code = ErrorCode.LOADING
         """Why requests are refused at present; OK while they are served."""
         self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
+        self.scheduler: Final = Scheduler(
+            self.queue,
+            self.slots,
+            policy_of(config),
+            ServiceModel({}),
+            max_rows=self.max_rows,
+            sla_ns=self.default_deadline_ns,
+            random=random,
+        )
+        self.scheduler.announced_etas = self._announced_etas
+        self.returns: Final = self.scheduler.returns
+        self.calm_rows = NEVER_NS
+        """Rows that may be under way while the rule of the admission is not asked."""
+        self.calm_ns = 0
+        """Time that a request must have for it not to be asked."""
+        self.door: Final = Door(self, tenants or Tenants())
+        self.offsets_ns: Final = self.door.classes.offsets_ns
         self.tensors: Final = [
             (view, spec.row_nbytes) for view, spec in zip(slab.input_views, signature.inputs, strict=True)
         ]
@@ -90,31 +118,50 @@ class Lane:
         """No unanswered request has an earlier deadline; may be too early, never too late."""
         self.wake_ns = NEVER_NS
         """When the policy wants to be asked again."""
-        self.last_completion_ns = 0
         self.announced_rows = 0
         """Rows whose body is being received or whose text is being tokenized."""
-        self.under_way: dict[object, int] = {}
+        self.under_way: dict[Source, int] = {}
         """What they come with, bodies and bursts of texts, and when that set out; oldest first."""
         self.mean_way_ns = 0.0
         """How long that takes."""
         self.arrivals: dict[int, Arrival] = {}
         """Bodies being received, by the first slot of each of their requests."""
         self.frame_serial = 0
-        self.units_per_row = 1.0
-        """Units of service time in a typical row."""
-        self.full_rows = self.max_rows
-        """Rows of a typical full batch."""
 
-    def _make_queue(self) -> ArrivalQueue | LengthQueue:
-        return ArrivalQueue(self.max_rows)
+    def _make_queue(self) -> RowQueue | LengthQueue:
+        blur_ns = int(self.config.default_deadline_ms * 1e6 * BLUR_SHARE)
+        return RowQueue(self.max_rows, self.slots.deadline_ns, blur_ns)
+
+    # ---------------------------------------------------------------- the scheduler
+
+    @property
+    def service(self) -> ServiceModel:
+        """How long batches run."""
+        return self.scheduler.service
+
+    @service.setter
+    def service(self, service: ServiceModel) -> None:
+        self.scheduler.service = service
+        self.scheduler.refresh()
+        self.door.settle(0)
+
+    @property
+    def policy(self) -> Policy:
+        """When batches are cut."""
+        return self.scheduler.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.scheduler.policy = policy
 
     # ---------------------------------------------------------------- admission
 
-    def admit(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
+    def admit(self, session: Session, account: Account, request: Infer, now_ns: int) -> ErrorCode:
         """Admits one whole INFER and copies its payload.
 
         Args:
             session: where it came from.
+            account: whom it is counted for.
             request: the event; its payload is read here and not kept.
             now_ns: when the turn began that read it.
 
@@ -124,7 +171,7 @@ class Lane:
         rid, _, flags, timeout_us, rows, _, payload = request
         body_nbytes = self.body_nbytes
         if rows != 1 or flags & SPECIAL:
-            return self.admit_rows(session, request, now_ns)
+            return self.admit_rows(session, account, request, now_ns)
         if len(payload) != body_nbytes:
             return ErrorCode.INVALID_SIZE
         if (session.inflight or session.ghosts) and (
@@ -132,8 +179,14 @@ class Lane:
             or session.inflight_nbytes + body_nbytes > session.max_inflight_nbytes
         ):
             return ErrorCode.CREDIT_EXCEEDED
-        if self.closed_code:
-            return self.closed_code
+        timeout_ns, klass = timeout_us * 1000 or self.default_deadline_ns, flags & CLASS_MASK
+        if not session.inflight and self.returns.active:
+            self.returns.arrived(session.index, now_ns)
+        code = self.closed_code
+        if not code and (klass or timeout_ns < self.calm_ns or self.gate.rows.taken >= self.calm_rows):
+            code = self.door.reserve(account, flags, (1, 1), timeout_ns, now_ns)[1]
+        if code:
+            return code
         if not self.gate.admit(1, body_nbytes):
             return ErrorCode.SHED
         slots = self.slots
@@ -145,7 +198,7 @@ class Lane:
             start = slot * nbytes
             view[start : start + nbytes] = payload[offset : offset + nbytes]
             offset += nbytes + (-nbytes & 7)
-        deadline_ns = now_ns + (timeout_us * 1000 or self.default_deadline_ns)
+        deadline_ns = now_ns + timeout_ns
         slots.rid[slot] = rid
         slots.session[slot] = session.index
         slots.deadline_ns[slot] = deadline_ns
@@ -153,10 +206,10 @@ class Lane:
         self.next_deadline_ns = min(self.next_deadline_ns, deadline_ns)
         session.inflight += 1
         session.inflight_nbytes += body_nbytes
-        self.queue.push(slot, 1)
+        self.queue.push(slot, 1, deadline_ns, self.offsets_ns[klass])
         return OK
 
-    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
+    def admit_rows(self, session: Session, account: Account, request: Infer, now_ns: int) -> ErrorCode:
         """Admits one whole INFER of any number of rows and any flags; see `admit`."""
         rows, payload = request.rows, request.payload
         body_nbytes = self.signature.input_nbytes(rows)
@@ -164,7 +217,7 @@ class Lane:
             return ErrorCode.TOO_MANY_ROWS
         if len(payload) != body_nbytes:
             return ErrorCode.INVALID_SIZE
-        first, code = self.enter(session, request, rows, body_nbytes, now_ns)
+        first, code = self.enter(session, account, request, rows, body_nbytes, now_ns)
         if code:
             return code
         offset = 0
@@ -174,7 +227,7 @@ class Lane:
             view[start : start + part] = payload[offset : offset + part]
             offset += pad8(part)
         self.slots.readies_ns[first : first + rows] = now_ns
-        self.queue.push(first, rows)
+        self.queue.push(first, rows, self.slots.deadline_ns[first], self.offset_of(first))
         return OK
 
     def refusal(self, session: Session, requests: int, body_nbytes: int, reply_rows: int) -> ErrorCode:
@@ -193,12 +246,19 @@ class Lane:
         return self.closed_code
 
     def enter(
-        self, session: Session, request: Infer | InferBegin, rows: int, body_nbytes: int, now_ns: int
+        self,
+        session: Session,
+        account: Account,
+        request: Infer | InferBegin,
+        rows: int,
+        body_nbytes: int,
+        now_ns: int,
     ) -> tuple[int, ErrorCode]:
         """Admits one request of any number of rows and any flags, all or nothing, and writes its columns.
 
         Args:
             session: where it came from.
+            account: whom it is counted for.
             request: the event it came in, or that began it.
             rows: contiguous slots it needs.
             body_nbytes: what it counts for in credit and permits.
@@ -207,7 +267,13 @@ class Lane:
         Returns:
             Its first slot and OK, or `FULL` and what it is refused with; then nothing is taken.
         """
+        timeout_ns = request.timeout_us * 1000 or self.default_deadline_ns
         code = self.refusal(session, 1, body_nbytes, rows)
+        if not session.inflight and self.returns.active:
+            self.returns.arrived(session.index, now_ns)
+        if not code and not self.door.is_calm(rows, timeout_ns, request.flags):
+            eta_ns = self.eta_ns(request)
+            code = self.door.reserve(account, request.flags, (1, rows), timeout_ns, now_ns, eta_ns)[1]
         if code:
             return FULL, code
         if not self.gate.admit(rows, body_nbytes):
@@ -219,13 +285,12 @@ class Lane:
             return FULL, ErrorCode.SHED
         slots.rid[first] = request.rid
         slots.session[first] = session.index
-        deadline_ns = slots.deadline_ns[first] = now_ns + (
-            request.timeout_us * 1000 or self.default_deadline_ns
-        )
+        deadline_ns = now_ns + timeout_ns
+        slots.deadlines_ns[first : first + rows] = deadline_ns
         slots.receiveds_ns[first : first + rows] = now_ns
         slots.parsed_ns[first] = self.clock.now_ns() if request.flags & Flag.SAMPLED else now_ns
         slots.tokenized_ns[first] = 0
-        slots.flags[first] = request.flags & WIRE_FLAGS
+        slots.flags[first] = self.marks_of(request.flags)
         slots.rows[first] = rows
         if rows > 1:
             slots.row_counts[first + 1 : first + rows] = 0
@@ -261,67 +326,51 @@ class Lane:
         return {}
 
     def enqueue(self, first: int, count: int) -> None:
-        """Enters the unanswered requests of a range, all of one block, which have become ready."""
+        """Enters the unanswered requests of a range, all of one block and one frame, which have become ready."""
         slots = self.slots
         if slots.all_live(first, count):
-            self.queue.push(first, count)
+            self.queue.push(first, count, slots.deadline_ns[first], self.offset_of(first))
             return
         for slot in slots.live_in(first, count).tolist():
-            self.queue.push(slot, slots.rows[slot])
+            self.queue.push(slot, slots.rows[slot], slots.deadline_ns[slot], self.offset_of(slot))
 
     # ---------------------------------------------------------------- the queue
 
-    def view(self, free_ns: int, now_ns: int) -> QueueView:
-        """What the policy may know now; the queue must not be empty.
+    def marks_of(self, flags: int) -> int:
+        """What the slots keep of a request's flags: in the place of the class, its rank at this moment."""
+        return flags & WIRE_FLAGS & ~CLASS_MASK | self.door.classes.ranks[flags & CLASS_MASK]
 
-        Args:
-            free_ns: when the executor is expected to be free.
-            now_ns: the time of the event.
-        """
-        service = self.service
-        oldest_ready_ns = self.slots.ready_ns[self.queue.head]
-        announced_rows = self.announced_rows
-        head_deadline_ns = self._head_deadline_ns() if announced_rows else NEVER_NS
-        announced_eta_ns = self._announced_eta_ns(now_ns) if announced_rows else NEVER_NS
-        fixed_ns = service.scale * service.fixed_ns
-        per_row_ns = service.scale * service.per_unit_ns * self.units_per_row
-        return QueueView(  # by position: names cost 0.6 us, a tenth of a decision
-            self.queue.rows,
-            self.max_rows,
-            oldest_ready_ns,
-            head_deadline_ns,
-            announced_rows,
-            announced_eta_ns,
-            self.last_completion_ns,
-            free_ns,
-            fixed_ns,
-            per_row_ns,
-        )
+    def offset_of(self, first: int) -> int:
+        """How far the key of an admitted request, whose flags are in its slot, is behind its deadline."""
+        return (self.slots.flags[first] & CLASS_MASK) * self.default_deadline_ns
 
-    def _head_deadline_ns(self) -> int:
-        deadlines_ns = self.slots.deadlines_ns
-        ranges = self.queue.peek(self.max_rows, self.slots.row_counts)
-        starts = (deadlines_ns[first : first + count] for first, count in ranges)
-        live = (self.slots.row_counts[first : first + count] > 0 for first, count in ranges)
-        return min(int(values[rows].min()) for values, rows in zip(starts, live, strict=True))
+    def decide(self, now_ns: int) -> Dispatch | WaitUntil:
+        """What the executor, which can take a batch, should do about this model; its queue must not be empty."""
+        self.door.tell()
+        return self.scheduler.decide(0, now_ns)
 
-    def _announced_eta_ns(self, now_ns: int) -> int:
-        """When the first of the announced rows is expected; those that are overdue are not counted on."""
+    def _announced_etas(self) -> list[int]:
+        """When the announced rows are expected."""
         mean_ns = int(self.mean_way_ns)
-        for begun_ns in self.under_way.values():
-            if begun_ns + mean_ns + OVERDUE_NS > now_ns:
-                return begun_ns + mean_ns
-        return NEVER_NS
+        etas: list[int] = []
+        for source, begun_ns in self.under_way.items():
+            etas += [begun_ns + mean_ns] * min(source.rows, self.max_rows)
+        return etas
 
-    def came_in(self, source: object, now_ns: int) -> None:
+    def eta_ns(self, request: Infer | InferMany | InferBegin) -> float:
+        """How long after its header a request is usually ready to run; 0 for one that is complete."""
+        return 0.0 if hasattr(request, "payload") else self.mean_way_ns
+
+    def came_in(self, source: Source, now_ns: int) -> None:
         """What was under way is here: learns how long that took."""
         took_ns = now_ns - self.under_way.pop(source)
         self.mean_way_ns += MEAN_GAIN * (took_ns - self.mean_way_ns) if self.mean_way_ns else took_ns
 
     def backlog_ns(self) -> float:
         """How long what is queued or announced will run, and one full batch more."""
-        batches = 1 + (self.queue.rows + self.announced_rows) // self.full_rows
-        return batches * self.service.predict_ns(self.full_rows * self.units_per_row)
+        scheduler = self.scheduler
+        batches = 1 + (self.queue.rows + self.announced_rows) // scheduler.full_rows
+        return batches * scheduler.full_rows * scheduler.row_ns
 
     def is_running(self, first: int) -> bool:
         """Whether a request is with the worker that executes it."""

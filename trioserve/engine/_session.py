@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from trioserve.admission import Account
+
 if TYPE_CHECKING:
     from ._lane import Lane
 
@@ -43,6 +45,8 @@ class Session:
     """
 
     __slots__ = (
+        "account",
+        "accounts",
         "closed",
         "ghosts",
         "index",
@@ -56,7 +60,6 @@ class Session:
         "named",
         "sink",
         "taken",
-        "tenants",
     )
 
     def __init__(
@@ -69,11 +72,13 @@ class Session:
         self.max_body_nbytes = max_body_nbytes
         self.lanes: dict[int, Lane] = {}
         """Bound handles."""
-        self.named: dict[tuple[bool, int, int, int, bytes], Lane] = {}
-        """Requests that were checked before, and their model: a client by name pays for the look-up once. The key is
-        all that the check looks at: whether it is an INFER_MANY, handle, rows, payload size and raw meta."""
-        self.tenants: dict[int, str] = {}
-        """Tenant of the connection (key 0) and of each bound handle."""
+        self.named: dict[tuple[bool, int, int, int, bytes], tuple[Lane, Account]] = {}
+        """Requests that were checked before, their model and tenant: a client by name pays for the look-up once. The
+        key is all that the check looks at: whether it is an INFER_MANY, handle, rows, payload size and raw meta."""
+        self.account = Account()
+        """Of the connection's tenant."""
+        self.accounts: dict[int, Account] = {}
+        """Of the bound handles that have a tenant of their own."""
         self.last_rid = 0
         """Highest id seen. A higher one cannot be in flight, so clients that count up are never searched for."""
         self.inflight = 0
@@ -104,17 +109,23 @@ class Session:
         """Whether a result of `rows` rows and so much meta is no larger than the client takes."""
         return meta_nbytes + lane.signature.output_nbytes(rows) <= self.max_body_nbytes
 
-    def bind(self, handle: int, lane: Lane, tenant: str | None) -> None:
-        """Gives a model a handle, for later frames; an earlier meaning of it ends."""
+    def bind(self, handle: int, lane: Lane, account: Account | None) -> None:
+        """Gives a model a handle, for later frames; an earlier meaning of it ends.
+
+        Args:
+            handle: what the client calls it.
+            lane: the model.
+            account: of the handle's tenant, if it has one of its own.
+        """
         self.unbind(handle)
         self.lanes[handle] = lane
-        if tenant is not None:
-            self.tenants[handle] = tenant
+        if account is not None:
+            self.accounts[handle] = account
 
     def unbind(self, handle: int) -> bool:
         """Forgets a handle; False if it was not bound."""
         self.named.clear()
-        self.tenants.pop(handle, None)
+        self.accounts.pop(handle, None)
         return self.lanes.pop(handle, None) is not None
 
 

@@ -6,8 +6,11 @@ worker. Whoever comes later finds it claimed and sends nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode, Flag, Tag, Timing, code_of, error_frame, tlv
@@ -44,7 +47,7 @@ class Terminal:
         self,
         sessions: SessionTable,
         clock: Clock,
-        retry_after_us: Callable[[Lane], int],
+        retry_after_us: Callable[[Lane, ErrorCode], int],
     ) -> None:
         self._table: Final = sessions
         self._sessions: Final = sessions.by_index
@@ -73,7 +76,7 @@ class Terminal:
         lane.stats.count_error(code)
         if not session.closed:
             rid = lane.slots.rid[first]
-            retry = self._retry_after_us(lane) if code.retryable else None
+            retry = self._retry_after_us(lane, code) if code.retryable else None
             session.sink.write_soon(error_frame(rid, code, message, retry_after_us=retry))
 
     def _drop(self, lane: Lane, first: int) -> Session | None:
@@ -117,6 +120,8 @@ class Terminal:
             running = lane.is_running(slot)
             code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
             self.fail(lane, slot, code)
+            if not running:
+                lane.scheduler.dropped(1)
         later = deadlines_ns[~due]
         lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS
 
@@ -166,6 +171,8 @@ class Terminal:
             return
         lane.stats.ok += count
         block.send(batch, self._sessions, now_ns)
+        if lane.returns.active:
+            self._await_return(lane, slots.sessions[first : first + count].tolist(), now_ns)
         slots.free_plain_batch(first, count)
         lane.gate.release(count, count * lane.body_nbytes)
 
@@ -196,6 +203,8 @@ class Terminal:
                 answered += live[position : position + span]
                 position += span
         self._close_answered(lane, answered)
+        if answered and lane.returns.active:
+            self._await_return(lane, [lane.slots.session[slot] for slot in answered], now_ns)
         for owner, buffers in parts.items():
             self._write(self._sessions[owner], buffers)
         for first, count in batch.ranges:
@@ -211,6 +220,20 @@ class Terminal:
             session.inflight -= 1
             session.ghosts += 1
         lane.stats.ok += len(answered)
+
+    def _await_return(self, lane: Lane, owners: list[int], now_ns: int) -> None:
+        """Sessions have got replies: who had one request, and has none now, may come back soon.
+
+        Args:
+            lane: the model.
+            owners: session of each reply.
+            now_ns: the time of the event.
+        """
+        replies = Counter(owners)
+        sessions = self._sessions
+        alone = [owner for owner, count in replies.items() if count == 1 and not sessions[owner].inflight]
+        if alone:
+            lane.returns.replied_many(np.array(alone, np.uint32), now_ns)
 
     def _span(self, lane: Lane, live: list[int], position: int, failures: Failures) -> int:
         """How many adjacent requests of one INFER_MANY, from `position` on, one RESULT_MANY may answer."""

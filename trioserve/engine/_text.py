@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trioserve.admission import Gate
-    from trioserve.batching import QueueView
+    from trioserve.admission import Account, Gate, Tenants
     from trioserve.config import ModelConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
@@ -53,15 +52,22 @@ class TextLane(Lane):
     queue: LengthQueue
 
     def __init__(
-        self, config: ModelConfig, signature: Signature, slab: Slab, gate: Gate, clock: Clock
+        self,
+        config: ModelConfig,
+        signature: Signature,
+        slab: Slab,
+        gate: Gate,
+        clock: Clock,
+        tenants: Tenants | None = None,
     ) -> None:
         slots = slab.layout.slots
         self.lengths: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         """Tokens of each row."""
-        super().__init__(config, signature, slab, gate, clock)
+        super().__init__(config, signature, slab, gate, clock, tenants)
         nbytes, block = text_region_nbytes(config)
         self.plain_frame_nbytes = 0
-        self.units_per_row = float(config.batching.buckets[0])
+        self.scheduler.units_per_row = float(config.batching.buckets[0])
+        self.scheduler.refresh()
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         self.text_nbytes: NDArray[np.uint32] = np.zeros(slots, np.uint32)
@@ -82,11 +88,11 @@ class TextLane(Lane):
 
     # ---------------------------------------------------------------- admission
 
-    def admit(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
+    def admit(self, session: Session, account: Account, request: Infer, now_ns: int) -> ErrorCode:
         """Admits the texts of one request; see `Lane.admit`."""
-        return self.admit_rows(session, request, now_ns)
+        return self.admit_rows(session, account, request, now_ns)
 
-    def admit_rows(self, session: Session, request: Infer, now_ns: int) -> ErrorCode:
+    def admit_rows(self, session: Session, account: Account, request: Infer, now_ns: int) -> ErrorCode:
         """Admits the texts of one request and copies them into the text region.
 
         Raises:
@@ -99,7 +105,7 @@ class TextLane(Lane):
         offsets = self._take_room(texts[1])
         first, code = FULL, ErrorCode.SHED
         if len(offsets) == rows:
-            first, code = self.enter(session, request, rows, body_nbytes, now_ns)
+            first, code = self.enter(session, account, request, rows, body_nbytes, now_ns)
         if code:
             self._give_room_back(offsets)
             return self.refusal(session, 1, body_nbytes, rows) or code
@@ -107,7 +113,9 @@ class TextLane(Lane):
         self.enqueue(first, rows)
         return OK
 
-    def admit_texts(self, session: Session, request: InferMany, now_ns: int) -> tuple[int, ErrorCode]:
+    def admit_texts(
+        self, session: Session, account: Account, request: InferMany, now_ns: int, *, most: int = 65_535
+    ) -> tuple[int, ErrorCode]:
         """Admits the front of an INFER_MANY of texts, each as a request of its own.
 
         Returns:
@@ -119,7 +127,8 @@ class TextLane(Lane):
         payload = request.payload
         starts, nbytes = self._texts_of(request, payload)
         offsets = self._take_room(nbytes)
-        ranges, code = lease_many(self, session, request, len(payload), now_ns, most=len(offsets))
+        most = min(most, len(offsets))
+        ranges, code = lease_many(self, session, account, request, len(payload), now_ns, most=most)
         done = 0
         for first, count in ranges:
             part = slice(done, done + count)
@@ -216,7 +225,7 @@ class TextLane(Lane):
     def enqueue_tokens(self, first: int, count: int) -> None:
         """Enters the unanswered requests of a range, whose token rows are ready to run."""
         for slot in self.slots.live_in(first, count).tolist():
-            self.queue.push(slot, self.slots.rows[slot])
+            self.queue.push(slot, self.slots.rows[slot], self.slots.deadline_ns[slot], self.offset_of(slot))
 
     def withdraw(self, first: int, rows: int) -> None:
         """See `Lane.withdraw`; the request may not have been tokenized yet."""
@@ -230,11 +239,10 @@ class TextLane(Lane):
         """See `Lane.is_running`; the tokenizer executes nothing."""
         return super().is_running(first) and bool(self.slots.tokenized_ns[first])
 
-    def view(self, free_ns: int, now_ns: int) -> QueueView:
-        """See `Lane.view`; the next batch comes from one length bucket and may be full by its tokens."""
-        rows, full = self.queue.outlook(self.max_rows)
-        view = super().view(free_ns, now_ns)
-        return view._replace(queued_rows=rows, max_rows=rows if full else self.max_rows)
+    def eta_ns(self, request: Infer | InferMany | InferBegin) -> float:
+        """See `Lane.eta_ns`; every text passes the tokenizer."""
+        del request
+        return self.mean_way_ns
 
     def after_cut(self, ranges: list[Range]) -> None:
         """Does nothing: token rows are laid out anew for every batch, so a sealed block would only waste its rest.
@@ -247,7 +255,5 @@ class TextLane(Lane):
         batching = self.config.batching
         lengths = np.concatenate([self.lengths[first : first + count] for first, count in ranges])
         tokens = rows * int(lengths.max()) if batching.layout == "padded" else int(lengths.sum())
-        self.units_per_row += MEAN_GAIN * (tokens / rows - self.units_per_row)
-        if batching.max_tokens:
-            self.full_rows = min(self.max_rows, max(1, int(batching.max_tokens / self.units_per_row)))
+        self.scheduler.units_per_row += MEAN_GAIN * (tokens / rows - self.scheduler.units_per_row)
         return lengths, tokens

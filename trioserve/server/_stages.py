@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from trioserve.backends import LoadError
-from trioserve.batching import ServiceModel, WorkConserving
-from trioserve.engine import Executor
+from trioserve.batching import ServiceModel
+from trioserve.engine import Executor, policy_of
 from trioserve.execution import supervise_worker
 from trioserve_protocol import ErrorCode
 
@@ -90,7 +90,7 @@ class StageKeeper:
             for lane, model in zip(stage.lanes, info.models, strict=True):
                 lane.service = ServiceModel(model.warmup_ns)
                 lead_ns = lead_of(info.hop_ns, max(model.warmup_ns.values(), default=0))
-                lane.policy = WorkConserving(int(lane.config.batching.window_ms * 1e6), lead_ns)
+                lane.policy = policy_of(lane.config, lead_ns)
         stage.attach(link)
         for lane, model in zip(stage.lanes, info.models, strict=True):
             if model.error:

@@ -96,7 +96,7 @@ class Control:
         agreed = (event.features.must | event.features.may) & int(SERVED_FEATURES)
         session, limits = peer.session, self._engine.config.limits
         if event.tenant is not None:
-            session.tenants[0] = event.tenant
+            self._engine.name_tenant(session, event.tenant)
         if event.limits.max_frame_nbytes:
             session.max_body_nbytes = event.limits.max_frame_nbytes
         if event.limits.window_requests:
@@ -138,7 +138,7 @@ class Control:
         except (TrioserveError, RemoteProtocolError) as error:
             peer.write_soon(error_frame(event.rid, error.code, error.message))
             return
-        session.bind(event.handle, lane, event.tenant)
+        session.bind(event.handle, lane, self._engine.account(event.tenant))
         peer.write_soon(bound_frame(event.rid, event.handle, lane.signature))
 
     def _unbind(self, peer: Peer, event: Unbind) -> None:

@@ -33,6 +33,9 @@ PREFIX_NBYTES: Final = 65_536
 """Most bytes of one read. A large body that nobody could expect is copied into its slot as far as it came with its
 header; the rest of it, and all of the next one, is received in place."""
 
+SHARE_OF_BODY: Final = 4
+"""Of a turn's bytes one body takes at most this part: those of several connections make a batch together."""
+
 SPLIT_NS: Final = 1_000_000
 """How much earlier the first byte of a frame must have been read than its last for the frame to have a time of its own.
 Below that its deadline is counted from the turn that completes it, with all frames behind it."""
@@ -76,7 +79,7 @@ class Reader:
         self._intake: Final = intake
         self._control: Final = control
         self._watch: Final = watch
-        self.bodies: Final = BodyReader(intake, watch, limits.turn_nbytes)
+        self.bodies: Final = BodyReader(intake, watch, max(1, limits.turn_nbytes // SHARE_OF_BODY))
         self._serve_after_fin: Final = config.on_fin == "serve"
         self._read_nbytes: Final = min(limits.connection_turn_nbytes, PREFIX_NBYTES)
         self._max_frames: Final = limits.connection_turn_frames

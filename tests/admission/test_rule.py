@@ -1,0 +1,263 @@
+"""Whether a request that arrives now will be answered in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trioserve.admission import Rule, Situation, Verdict
+from trioserve.admission._rule import MAX_RETRY_NS, QUOTA_SHARE
+
+US = 1_000
+MS = 1_000_000
+NOW = 10**9
+D = 200 * US
+
+
+class Line:
+    """S = 4 ms + 0.1 ms a row, with a deviation of 0.2 ms."""
+
+    def mean_ns(self, units: float) -> float:
+        return (4 + 0.1 * units) * MS
+
+    def deviation_ns(self, units: float) -> float:
+        return D
+
+    def quantile_ns(self, units: float) -> float:
+        return self.mean_ns(units) + 3 * D
+
+
+S10 = 5 * MS
+
+
+def rule(**changes: Any) -> Rule:
+    """Batches of ten, 50 ms."""
+    plain: dict[str, Any] = {"max_units": 10, "sla_ns": 50 * MS, "random": lambda: 0.5}
+    return Rule(Line(), **plain | changes)
+
+
+def situation(**changes: Any) -> Situation:
+    """An executor that has just begun with a batch, and nothing waits."""
+    plain = Situation(
+        ahead=0,
+        waiting=0,
+        reserved=10,
+        free_ns=[NOW + S10],
+        idle=False,
+        rate=0.0,
+        rho=0.0,
+        eta_ns=0,
+        over_share=False,
+        deadlines_ns=None,
+    )
+    return plain._replace(**changes)
+
+
+def needed_ns(case: Situation, count: int = 1, **changes: Any) -> int:
+    """The nearest deadline with which the last of a run is admitted, from now."""
+    low, high = 0, 1_000 * MS
+    while low < high:
+        middle = (low + high) // 2
+        if rule(**changes).admit(count, 1, NOW + middle, NOW, case).admitted == count:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def test_the_next_batch_starts_when_the_executor_is_free() -> None:
+    margin = 3.5 * D * (1 + 1 + 1 / 64) ** 0.5
+    assert needed_ns(situation()) == pytest.approx(S10 + 4.1 * MS + margin, abs=2)
+    assert needed_ns(situation(ahead=9)) == pytest.approx(S10 + S10 + margin, abs=2)
+
+
+def test_each_full_batch_ahead_costs_its_time() -> None:
+    margin = 3.5 * D * (2 + 1 + 1 + 9 / 64) ** 0.5
+    assert needed_ns(situation(ahead=20)) == pytest.approx(3 * S10 + 4.1 * MS + margin, abs=2)
+
+
+def test_an_idle_server_is_trusted_more() -> None:
+    idle = situation(idle=True, free_ns=[0], reserved=0)
+    assert needed_ns(idle) == pytest.approx(4.1 * MS + D * (1 + 1 / 64) ** 0.5, abs=2)
+    waiting = idle._replace(waiting=3, ahead=3)
+    assert needed_ns(waiting) == pytest.approx(4.4 * MS + 3.5 * D * (1 + 1 / 64) ** 0.5, abs=2)
+
+
+def test_a_batch_that_is_overdue_is_not_expected_this_instant() -> None:
+    overdue = situation(free_ns=[NOW - MS])
+    assert needed_ns(overdue) == needed_ns(situation(free_ns=[NOW + D]))
+
+
+def test_a_payload_that_is_still_on_its_way_is_waited_for() -> None:
+    assert needed_ns(situation(eta_ns=9 * MS)) == needed_ns(situation(free_ns=[NOW + 9 * MS]))
+
+
+def test_what_will_have_come_by_then_is_in_the_batch_too() -> None:
+    """One a millisecond for 5 ms makes five rows more."""
+    assert needed_ns(situation(rate=1 / MS)) - needed_ns(situation()) == pytest.approx(0.5 * MS, abs=2)
+    assert needed_ns(situation(rate=100 / MS)) == needed_ns(situation(ahead=9))
+
+
+def test_shorter_deadlines_take_their_part_of_the_capacity() -> None:
+    half = situation(ahead=20, rho=0.5)
+    assert needed_ns(half) - needed_ns(half._replace(rho=0.0)) == pytest.approx(2 * S10, abs=2)
+
+
+def test_rho_is_at_most_a_half() -> None:
+    assert rule().rho_of(0.5 / MS) == pytest.approx(0.25)
+    assert rule().rho_of(100 / MS) == 0.5
+
+
+def test_executors_share_the_batches_ahead() -> None:
+    pair = situation(free_ns=[NOW + MS, NOW + 3 * MS])
+    margin = 3.5 * D * (1 + 1 + 1 / 64) ** 0.5
+    assert needed_ns(pair, executors=2) == pytest.approx(5.1 * MS + margin, abs=2)
+    assert needed_ns(pair._replace(ahead=10), executors=2) == pytest.approx(7.1 * MS + margin, abs=2)
+    later = 3.5 * D * (1 + 1 + 1 + 4 / 64) ** 0.5
+    assert needed_ns(pair._replace(ahead=20), executors=2) == pytest.approx(S10 + 5.1 * MS + later, abs=2)
+
+
+def test_a_tenant_over_its_share_must_have_time_to_spare() -> None:
+    greedy = situation(over_share=True)
+    assert needed_ns(greedy) - needed_ns(situation()) == pytest.approx(QUOTA_SHARE * 50 * MS, abs=2)
+    short = needed_ns(greedy, sla_ns=10 * MS) - needed_ns(situation(), sla_ns=10 * MS)
+    assert short == pytest.approx(S10 + 3 * D, abs=2)
+
+
+# ---------------------------------------------------------------- the semaphore of rows
+
+
+def test_no_more_is_reserved_than_fits_into_the_deadline() -> None:
+    """1.25 times what can be served in 50 ms: 12.5 batches."""
+    far = NOW + 10_000 * MS
+    assert rule().cap_units == pytest.approx(125)
+    assert rule().admit(5, 1, far, NOW, situation(reserved=120)) == Verdict(5, 0.0)
+    assert rule().admit(9, 1, far, NOW, situation(reserved=120)) == Verdict(5, S10)
+    assert rule().admit(1, 6, far, NOW, situation(reserved=120)) == Verdict(0, S10)
+    assert rule(sla_ns=MS).cap_units == 20
+
+
+# ---------------------------------------------------------------- runs
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(5, 60), st.floats(0, 2e-6))
+def test_a_run_is_admitted_as_its_requests_would_be(
+    count: int, ahead: int, after_ms: int, rate: float
+) -> None:
+    case = situation(ahead=ahead, waiting=ahead, rate=rate)
+    deadline_ns = NOW + after_ms * MS
+    admitted = 0
+    for position in range(count):
+        one = case._replace(ahead=ahead + position, reserved=10 + position, waiting=ahead + position)
+        if not rule().admit(1, 1, deadline_ns, NOW, one).admitted:
+            break
+        admitted += 1
+    verdict = rule().admit(count, 1, deadline_ns, NOW, case)
+    assert verdict.admitted == admitted
+    assert (verdict.excess_ns > 0) == (admitted < count)
+
+
+# ---------------------------------------------------------------- displacement
+
+
+def behind(*deadlines_ms: float, **changes: Any) -> Situation:
+    deadlines_ns = [NOW + int(after * MS) for after in deadlines_ms]
+    ahead = changes.get("ahead", 0)
+    changes = {"waiting": ahead + len(deadlines_ns), "deadlines_ns": lambda: deadlines_ns} | changes
+    return situation(**changes)
+
+
+def test_nobody_is_pushed_behind_its_deadline() -> None:
+    """Nine are ahead: the first one behind would be first of the next batch."""
+    finish_ms = (2 * S10 + 4.1 * MS + 3.5 * D * (1 + 1 + 1 + 4 / 64) ** 0.5) / MS
+    soon = NOW + 30 * MS
+    assert rule().admit(1, 1, soon, NOW, behind(finish_ms + 0.001, 90, ahead=9)).admitted == 1
+    verdict = rule().admit(1, 1, soon, NOW, behind(finish_ms - 0.5, 90, ahead=9))
+    assert verdict.admitted == 0
+    assert verdict.excess_ns == pytest.approx(0.5 * MS, abs=2)
+
+
+def test_those_who_stay_in_their_batch_are_not_pushed() -> None:
+    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(12, 12, ahead=7)).admitted == 1
+
+
+def test_every_later_batch_is_looked_at() -> None:
+    fine = [90.0] * 10
+    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(*fine, 20, ahead=9)).admitted == 0
+    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(*fine, 40, ahead=9)).admitted == 1
+
+
+def test_a_run_pushes_by_its_length() -> None:
+    assert rule().admit(3, 1, NOW + 30 * MS, NOW, behind(*[90] * 5, 14, *[90] * 9)).admitted == 3
+    assert rule().admit(6, 1, NOW + 30 * MS, NOW, behind(*[90] * 5, 14, *[90] * 9)).admitted == 4
+
+
+def test_who_is_lost_already_needs_no_protection() -> None:
+    """More than two full batches late, whatever is done."""
+    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(1, ahead=9)).admitted == 1
+
+
+def test_the_payload_of_the_new_one_does_not_delay_those_behind() -> None:
+    late = behind(20, ahead=9, eta_ns=15 * MS)
+    assert rule().admit(1, 1, NOW + 40 * MS, NOW, late).admitted == 1
+
+
+# ---------------------------------------------------------------- far from saturation
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(0, 10),
+    st.floats(0, 1e-4),
+    st.floats(0, 0.5),
+    st.integers(0, 300),
+    st.sampled_from([0, NOW + S10]),
+)
+def test_what_one_comparison_admits_the_full_rule_admits(
+    reserved: int, running: int, rate: float, rho: float, spare_us: int, free_ns: int
+) -> None:
+    """The fast path promises nothing that the rule would not."""
+    subject = rule()
+    deadline_ns = NOW + int(subject.calm_ns) + spare_us * US
+    if not subject.is_calm(reserved, deadline_ns, NOW):
+        return
+    waiting = max(0, reserved - 1 - running)
+    case = situation(
+        ahead=waiting,
+        waiting=waiting,
+        reserved=reserved - 1,
+        rate=rate,
+        rho=rho,
+        idle=not free_ns,
+        free_ns=[free_ns],
+    )
+    assert subject.admit(1, 1, deadline_ns + 1, NOW, case).admitted == 1
+
+
+def test_near_saturation_it_is_not_calm() -> None:
+    subject = rule()
+    far = NOW + 1_000 * MS
+    assert subject.is_calm(20, far, NOW)
+    assert not subject.is_calm(21, far, NOW)
+    assert not subject.is_calm(1, NOW + S10, NOW)
+
+
+# ---------------------------------------------------------------- coming again
+
+
+def test_each_refusal_comes_again_later() -> None:
+    """3 of 10 that can be served are promised to those who come again: 2 a millisecond, so 1.67 ms each."""
+    subject = rule()
+    after = [subject.retry_after_us(6 * MS, NOW) for _ in range(3)]
+    assert after == pytest.approx([7_666, 9_333, 11_000], abs=1)
+    assert subject.retry_after_us(0, NOW + 100 * MS) == pytest.approx(1_666, abs=1)
+
+
+def test_the_moment_to_come_again_is_at_most_a_second_away_and_scattered() -> None:
+    subject = rule(random=lambda: 0.0)
+    assert subject.retry_after_us(5_000 * MS, NOW) == 0.75 * MAX_RETRY_NS / 1_000
+    subject = rule(random=lambda: 1.0)
+    assert subject.retry_after_us(5_000 * MS, NOW) == 1.25 * MAX_RETRY_NS / 1_000

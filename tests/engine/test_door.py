@@ -1,0 +1,145 @@
+"""Admission: when one comparison is enough, and what the rule is told when it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.conftest import MakeWorld
+from tests.engine.play_models import fixed_config
+from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
+from trioserve.engine import NEVER_NS, Lane
+from trioserve.engine._door import Room
+from trioserve_protocol import ErrorCode
+
+OK, SHED = ErrorCode.OK, ErrorCode.SHED
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """A model of batches of 4 in 5 ms, another on the same executor, and a default deadline of 1 s."""
+    batching = {"max_rows": 4}
+    world = make_world(
+        configs=[
+            fixed_config("wide", slots=1024, batching=batching),
+            fixed_config("narrow", slots=1024, batching=batching),
+        ]
+    )
+    for lane in world.engine.lanes:
+        lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS}, {1: 40_000, 4: 50_000})
+    return world
+
+
+def wide(world: World) -> Lane:
+    return world.lane("wide")
+
+
+def test_nothing_is_asked_of_a_model_that_nothing_is_known_of(world: World) -> None:
+    lane = wide(world)
+    lane.service = ServiceModel({})
+    assert (lane.calm_rows, lane.calm_ns) == (NEVER_NS, 0)
+    client = world.client()
+    client.infer(1, timeout_us=1)
+    assert client.waiting == {1}
+    world.pass_time(MS)
+
+
+def test_calm_is_what_takes_a_part_of_the_default_deadline(world: World) -> None:
+    """Half of 1 s holds 100 batches; a margin of a quarter, and two models on one executor, leave about 35."""
+    lane = wide(world)
+    assert 100 <= lane.calm_rows <= 160
+    assert lane.calm_ns == 500 * MS
+
+
+def test_while_it_is_calm_the_rule_is_not_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = wide(world)
+    monkeypatch.setattr(lane.door, "reserve", None)
+    client = world.client()
+    client.infer(1)
+    client.infer(2, rows=3)
+    client.run(range(10, 40))
+    client.many(50, 4)
+    assert all(code is None for code in client.codes())
+    world.settle()
+
+
+@pytest.mark.parametrize("timeout_us", [6_000, 499_000])
+def test_a_short_deadline_is_looked_at(world: World, timeout_us: int) -> None:
+    lane = wide(world)
+    client = world.client()
+    client.infer(1, timeout_us=timeout_us)
+    assert lane.door._offered == 1
+    assert client.waiting == {1}
+    world.settle()
+
+
+def test_after_the_rule_was_asked_every_request_is_looked_at_for_a_while(world: World) -> None:
+    lane = wide(world)
+    client = world.client()
+    client.run(range(1, 201))
+    assert lane.calm_rows == 0
+    assert world.lane("narrow").calm_rows == 0
+    world.settle(step_ns=5 * MS)
+    client.infer(300)
+    world.settle(step_ns=1100 * MS)
+    client.infer(301)
+    world.settle()
+    assert lane.calm_rows > 0
+
+
+def test_what_is_reserved_is_what_is_under_way(world: World) -> None:
+    lane = wide(world)
+    client = world.client()
+    client.run(range(1, 201))
+    assert lane.scheduler.reserved == 200
+    client.cancel()
+    client.infer(300)
+    assert lane.gate.rows.taken == 1
+    assert lane.scheduler.reserved == 1
+    world.settle()
+
+
+def test_the_cap_is_from_the_model(world: World) -> None:
+    """1.25 s of batches of 4 in 5 ms are 1000 rows."""
+    lane = wide(world)
+    assert lane.scheduler.rule.cap_units == 1000
+    clients = [world.client() for _ in range(5)]
+    for client in clients:
+        client.run(range(1, 251))
+    codes = [code for client in clients for code in client.codes()]
+    assert codes.count(SHED) >= 250
+    assert lane.gate.rows.taken <= 1000
+    for client in clients:
+        client.cancel()
+
+
+def test_refusals_of_a_run_say_when_to_come_each_at_another_time(world: World) -> None:
+    client = world.client()
+    client.run(range(1, 201), timeouts_us=50_000)
+    shed = [reply.frame for reply in client.replies.values()]
+    assert len(shed) > 100
+    times = [frame.retry_after_us for frame in shed]
+    assert times == sorted(times)
+    assert len(set(times)) > len(times) // 2
+    world.settle()
+
+
+def test_a_slow_sender_does_not_have_others_refused(world: World) -> None:
+    lane = wide(world)
+    lane.mean_way_ns = 1e12
+    client = world.client()
+    body = client.begin(1, timeout_us=100_000)
+    assert client.waiting == {1}
+    body.send()
+    world.settle()
+
+
+def test_room_is_counted_once_and_only_for_whom_it_came_in_time() -> None:
+    room = Room()
+    room.was_there(10)
+    room.shed(20, 3)
+    room.shed(9, 5)
+    room.was_there(10)
+    assert room.left == 3
+    room.was_there(10)
+    assert room.left == 3

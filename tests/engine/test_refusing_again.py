@@ -1,0 +1,104 @@
+"""Where there was no room a moment ago, nobody asks again; and what a batch takes is what the server sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.engine.world import MS, US, World
+from trioserve.batching import ServiceModel
+from trioserve.engine import Lane
+from trioserve_protocol import ErrorCode, RequestClass
+
+TIGHT_US = 60_000
+
+
+@pytest.fixture
+def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """A model of 20 ms a batch that has as much to do as it can within 60 ms; says how often its rule was asked."""
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 20 * MS, 4: 20 * MS})
+    calls = 0
+    admit = lane.scheduler.admit
+
+    def counted(*args: Any, **named: Any) -> tuple[int, ErrorCode]:
+        nonlocal calls
+        calls += 1
+        return admit(*args, **named)
+
+    monkeypatch.setattr(lane.scheduler, "admit", counted)
+    client = world.client()
+    for rid in range(100, 114):
+        client.infer(rid, timeout_us=TIGHT_US)
+    world.turn()
+    assert lane.stats.refused > 1
+    return lambda: calls
+
+
+def shed(lane: Lane) -> int:
+    return lane.stats.errors.get(ErrorCode.SHED, 0)
+
+
+def test_the_rule_is_not_asked_about_one_who_has_no_better_prospects(
+    world: World, asked: Callable[[], int]
+) -> None:
+    lane, client = world.lane("wide"), world.client()
+    before, refused, offered = asked(), shed(lane), lane.door.classes.pending_ns[0]
+    left = lane.door.room.left
+    client.infer(1, timeout_us=TIGHT_US)
+    client.infer(2, timeout_us=TIGHT_US - 7)
+    assert asked() == before
+    assert shed(lane) == refused + 2
+    assert lane.door.classes.pending_ns[0] > offered
+    assert lane.door.room.left == left
+    assert lane.scheduler.shed_ns == world.clock.ns
+
+
+@pytest.mark.parametrize(
+    "better",
+    [
+        {"timeout_us": 2 * TIGHT_US},
+        {"timeout_us": TIGHT_US, "flags": int(RequestClass.CRITICAL_PLUS)},
+        {"timeout_us": 1},
+    ],
+    ids=["more time", "a better class", "infeasible"],
+)
+def test_whoever_differs_is_asked_about(
+    world: World, asked: Callable[[], int], better: dict[str, Any]
+) -> None:
+    before = asked()
+    world.client().infer(1, **better)
+    assert asked() == before + 1
+
+
+def test_it_is_asked_again_when_a_batch_has_come_back(world: World, asked: Callable[[], int]) -> None:
+    before = asked()
+    world.executor.finish()
+    world.turn()
+    world.client().infer(1, timeout_us=TIGHT_US)
+    assert asked() == before + 1
+
+
+def test_it_is_asked_again_when_the_time_is_over(world: World, asked: Callable[[], int]) -> None:
+    before = asked()
+    world.clock.ns = world.lane("wide").door.full_until_ns
+    world.client().infer(1, timeout_us=TIGHT_US)
+    assert asked() == before + 1
+
+
+# ---------------------------------------------------------------- what a batch takes
+
+
+def test_the_way_to_the_worker_and_back_is_learnt_as_part_of_the_time(world: World) -> None:
+    """It ran for 2 ms, but came back after 3: nobody can be answered sooner."""
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 2 * MS, 4: 2 * MS})
+    for rid in range(1, 300):
+        world.client().infer(rid)
+        world.turn()
+        world.clock.ns += 3 * MS
+        world.executor.finish()
+        world.turn()
+    assert lane.service.mean_ns(1) == pytest.approx(3 * MS, abs=50 * US)

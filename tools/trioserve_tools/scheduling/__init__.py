@@ -1,0 +1,1 @@
+"""`python -m trioserve_tools.scheduling`: the scheduler in the simulator, against closed forms, targets and rivals."""

@@ -1,0 +1,105 @@
+"""The four classes of a request: which goes first, and why none starves.
+
+A class is a rank, and a rank is time: a request of rank r is served as if its deadline were r default deadlines later.
+So one of a lesser class that has waited long enough still overtakes a new one of a better class. And a class that gets
+less than a small share of what the model can do has rank 0 until it has that share.
+
+Who is overtaken must be admitted with that in mind: else those of a better class find a queue full of promises that
+they may not break. So the better classes' part of the executors' time is taken off what a lesser class is promised.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Final
+
+RANKS: Final = (1, 0, 2, 3)
+"""By the class bits of the wire: CRITICAL, which is the default, CRITICAL_PLUS, SHEDDABLE_PLUS, SHEDDABLE."""
+
+FLOOR_SHARE: Final = 0.05
+"""Of the executors' time: below it a class goes before all others."""
+
+MEMORY_NS: Final = 200_000_000
+"""In which an admitted request is forgotten."""
+
+SETTLE_NS: Final = 10_000_000
+"""Least time between two looks at the shares."""
+
+TRACE: Final = 0.001
+"""Offered share from which a class counts as in use."""
+
+MOST_OVERTAKING: Final = 0.9
+"""Of the executors' time, that better classes are believed to take."""
+
+
+class Classes:
+    """Ranks of the classes of one model.
+
+    Args:
+        sla_ns: its default deadline.
+        executors: how many run it.
+    """
+
+    __slots__ = (
+        "_executors",
+        "_sla_ns",
+        "due_ns",
+        "offered",
+        "offered_ns",
+        "offsets_ns",
+        "overtaking",
+        "pending_ns",
+        "ranks",
+        "settled_ns",
+        "shares",
+        "yields",
+    )
+
+    def __init__(self, sla_ns: int, executors: int = 1) -> None:
+        self._sla_ns: Final = sla_ns
+        self._executors: Final = executors
+        self.pending_ns = [0.0] * len(RANKS)
+        """Executor time of what was admitted since the last look, by class bits; whoever admits adds to this."""
+        self.offered_ns = [0.0] * len(RANKS)
+        """The same of what was asked for."""
+        self.offered = [0.0] * len(RANKS)
+        """Part of the executors' time that is asked for."""
+        self.overtaking = [0.0] * len(RANKS)
+        """The part that is asked for by better classes, which overtake."""
+        self.shares = [0.0] * len(RANKS)
+        """Of the executors' time."""
+        self.ranks = list(RANKS)
+        """At present."""
+        self.offsets_ns = [rank * sla_ns for rank in RANKS]
+        """How far behind its deadline the key of a request is that arrives now."""
+        self.yields = [False] * len(RANKS)
+        """Whether a class leaves room for a better one, which is in use too."""
+        self.settled_ns = 0
+        self.due_ns = 0
+        """When the shares should be looked at again."""
+
+    def settle(self, now_ns: int) -> None:
+        """Looks at the shares and gives every class its rank."""
+        passed_ns = max(1, now_ns - self.settled_ns)
+        self.settled_ns = now_ns
+        self.due_ns = now_ns + SETTLE_NS
+        left = exp(-passed_ns / MEMORY_NS)
+        share = (1 - left) / (passed_ns * self._executors)
+        shares, offered = self.shares, self.offered
+        for klass in range(len(RANKS)):
+            shares[klass] = left * shares[klass] + share * self.pending_ns[klass]
+            offered[klass] = left * offered[klass] + share * self.offered_ns[klass]
+            self.pending_ns[klass] = self.offered_ns[klass] = 0.0
+        total = sum(shares)
+        for klass, rank in enumerate(RANKS):
+            # Whoever is alone needs no help: its rank is the same for all that wait.
+            starved = shares[klass] < FLOOR_SHARE <= total - shares[klass]
+            self.ranks[klass] = 0 if starved else rank
+            self.offsets_ns[klass] = self.ranks[klass] * self._sla_ns
+            better = (
+                0.0
+                if starved
+                else sum([offered[other] for other in range(len(RANKS)) if RANKS[other] < rank])
+            )
+            self.yields[klass] = better > TRACE
+            self.overtaking[klass] = min(MOST_OVERTAKING, better)

@@ -1,0 +1,264 @@
+"""Whether a request that arrives now will be answered in time, and if not, when to come again.
+
+A request is shed before any of its payload is kept if its predicted finish, with a margin for what is uncertain about
+it, lies behind its deadline, or if it would push a request that has been admitted already behind its own. Predictions
+come from the service-time model, never from the measured throughput: a limit that follows the throughput sheds half
+of a burst that meets a server which has been idle.
+
+Far from saturation none of this is computed: see `Rule.is_calm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, sqrt
+from typing import Final, NamedTuple, Protocol
+
+MEAN_GAIN: Final = 1 / 32
+"""Of the service-time model: an error of its mean is an error of every batch until one's turn."""
+
+FIRST_Z: Final = 3.5
+CAP_SHARE: Final = 1.25
+"""Of what can be served within the SLA, that may be reserved."""
+
+MAX_RHO: Final = 0.5
+CALM_BATCHES: Final = 2
+"""Full batches an executor that may be reserved while one comparison decides."""
+
+RETRY_SHARE: Final = 0.3
+"""Of the capacity, that is promised to those who come again."""
+
+MAX_RETRY_NS: Final = 1_000_000_000
+HOPELESS_BATCHES: Final = 2
+"""A request that is this many full batches late is lost already and need not be protected."""
+
+QUOTA_SHARE: Final = 0.2
+"""Of the SLA, that a tenant over its share must have left over."""
+
+
+class Service(Protocol):
+    """What the rule asks of a service-time model; `trioserve.batching.ServiceModel` is one."""
+
+    def mean_ns(self, units: float) -> float:
+        """Expected run time of a batch of so many units."""
+        ...
+
+    def deviation_ns(self, units: float) -> float:
+        """Its mean absolute deviation."""
+        ...
+
+    def quantile_ns(self, units: float) -> float:
+        """The run time that it hardly exceeds."""
+        ...
+
+
+class Situation(NamedTuple):
+    """What a decision near saturation depends on. Instants are monotonic nanoseconds, rates are per nanosecond."""
+
+    ahead: float
+    """Units queued or announced that will be served first."""
+    waiting: float
+    """Units queued or announced in all."""
+    reserved: float
+    """Units admitted and not finished."""
+    free_ns: Sequence[int]
+    """When each executor is expected to be free, ascending; in the past if it is."""
+    idle: bool
+    """Whether an executor is free."""
+    rate: float
+    """Units offered, refused ones included."""
+    rho: float
+    """Share of the capacity that is offered with shorter deadlines."""
+    eta_ns: int
+    """Time until the payload is complete; 0 if it is."""
+    over_share: bool
+    """Whether its tenant takes more than its share while others are active."""
+    deadlines_ns: Callable[[], Sequence[int]] | None
+    """Deadlines of the units that will be served after it, in service order; None if all that wait are ahead."""
+
+
+class Verdict(NamedTuple):
+    """The answer to a run."""
+
+    admitted: int
+    """Requests from its front."""
+    excess_ns: float
+    """By how much the first refused one would have been late; 0 if none was refused."""
+
+
+class Rule:
+    """The rule of one model.
+
+    Args:
+        service: its service-time model.
+        executors: how many run it.
+        max_units: units of its largest batch.
+        sla_ns: its default deadline.
+        random: draws from [0, 1); spreads those who come again.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        executors: int = 1,
+        max_units: int,
+        sla_ns: int,
+        random: Callable[[], float],
+    ) -> None:
+        self.executors: Final = executors
+        self.sla_ns: Final = sla_ns
+        self._random: Final = random
+        self._promised_ns = 0.0
+        """Until when the capacity for those who come again has been given away."""
+        self.near_ns = 0.0
+        """Time to spare below which the last request that was asked about was admitted with a risk."""
+        self.refresh(service, max_units, FIRST_Z, max_units)
+
+    def refresh(self, service: Service, full_units: int, z: float, max_units: int) -> None:
+        """Takes over what has been learnt; called when a batch has finished.
+
+        Args:
+            service: the service-time model.
+            full_units: units of a batch that is full enough.
+            z: the margin, in mean deviations.
+            max_units: units of the largest batch.
+        """
+        self.service = service
+        self.z = z
+        self.max_units = max_units
+        self.full_units = full_units
+        self.full_ns = service.mean_ns(full_units)
+        self.full_deviation_ns = service.deviation_ns(full_units)
+        largest_ns = max(1.0, service.mean_ns(self.max_units))
+        self.capacity = self.executors * self.max_units / largest_ns
+        """Units a nanosecond."""
+        self.cap_units = max(2 * self.max_units, ceil(CAP_SHARE * self.capacity * self.sla_ns - 1e-6))
+        """Units that may be reserved: the semaphore of rows, from the model."""
+        self.calm_units = CALM_BATCHES * full_units * self.executors
+        uncertain_ns = z * self.full_deviation_ns * sqrt(CALM_BATCHES + 3.0)
+        self.calm_ns = (CALM_BATCHES + 2) * self.full_ns + self.full_deviation_ns + uncertain_ns
+
+    # ---------------------------------------------------------------- the question
+
+    def rho_of(self, shorter: float) -> float:
+        """The part of the capacity that shorter deadlines will take, if they go on as they do.
+
+        Args:
+            shorter: units a nanosecond that are offered with shorter deadlines.
+        """
+        return min(MAX_RHO, shorter / self.capacity)
+
+    def is_calm(self, reserved: float, deadline_ns: int, now_ns: int) -> bool:
+        """Whether a request with its payload at hand is admitted without further thought.
+
+        So few are reserved, and its deadline is so far away, that the full rule would admit it.
+
+        Args:
+            reserved: units reserved, its own included.
+            deadline_ns: its deadline.
+            now_ns: the time of the event.
+        """
+        return reserved <= self.calm_units and deadline_ns - now_ns >= self.calm_ns
+
+    def admit(
+        self, count: int, units_each: float, deadline_ns: int, now_ns: int, situation: Situation
+    ) -> Verdict:
+        """How many requests from the front of a run are admitted.
+
+        Args:
+            count: requests of the run; they have one deadline.
+            units_each: units of each.
+            deadline_ns: their deadline.
+            now_ns: the time of the event.
+            situation: everything else.
+        """
+        excess_ns = self._excess(0, units_each, deadline_ns, now_ns, situation)
+        if excess_ns > 0:
+            return Verdict(0, excess_ns)
+        low, high, excess_ns = 1, count, 0.0
+        while (
+            low < high
+        ):  # the finish is monotone in the position: the last that is in time is found by halving
+            middle = (low + high + 1) // 2
+            over_ns = self._excess(middle - 1, units_each, deadline_ns, now_ns, situation)
+            if over_ns > 0:
+                high, excess_ns = middle - 1, over_ns
+            else:
+                low = middle
+        return Verdict(low, excess_ns)
+
+    def _excess(
+        self, position: int, units_each: float, deadline_ns: int, now_ns: int, situation: Situation
+    ) -> float:
+        """By how much request number `position` of a run is late, or makes another late; 0 if it is admitted."""
+        before = position * units_each
+        if situation.reserved + before + units_each > self.cap_units:
+            return max(1.0, self.service.mean_ns(self.max_units))
+        finish_ns = self._finish(situation.ahead + before + units_each - 1, now_ns, situation)
+        if situation.over_share:
+            finish_ns += max(self.service.quantile_ns(self.full_units), QUOTA_SHARE * self.sla_ns)
+        if finish_ns > deadline_ns:
+            return finish_ns - deadline_ns
+        if situation.deadlines_ns is None:
+            return 0.0
+        return self._displaced(situation.deadlines_ns(), before + units_each, now_ns, situation)
+
+    def _finish(self, ahead: float, now_ns: int, situation: Situation) -> float:
+        """When a unit behind `ahead` others is finished, all margins included."""
+        full = self.full_units
+        turn, rest = divmod(ahead, full)
+        batches, executor = divmod(int(turn), self.executors)
+        free_ns = situation.free_ns[executor]
+        if free_ns <= now_ns:
+            free_ns = now_ns if situation.idle else now_ns + int(self.full_deviation_ns)
+        base_ns = max(free_ns, now_ns + situation.eta_ns)
+        wait_ns = base_ns + batches * self.full_ns - now_ns
+        size = min(float(full), rest + 1 + int(situation.rate * wait_ns))
+        service = self.service
+        finish_ns = base_ns + batches * self.full_ns / (1 - situation.rho) + service.mean_ns(size)
+        deviation_ns = service.deviation_ns(size)
+        if situation.idle and not situation.waiting:
+            z, busy = 1.0, 0
+        else:
+            z, busy = self.z, 0 if situation.idle else 1
+        full_deviation_ns = self.full_deviation_ns
+        drift_ns = (batches + 1) * full_deviation_ns
+        margin_ns = z * sqrt(
+            (batches + busy) * full_deviation_ns * full_deviation_ns
+            + deviation_ns * deviation_ns
+            + MEAN_GAIN / 2 * drift_ns * drift_ns
+        )
+        self.near_ns = 2 * margin_ns
+        return finish_ns + margin_ns
+
+    def _displaced(
+        self, deadlines_ns: Sequence[int], units: float, now_ns: int, situation: Situation
+    ) -> float:
+        """By how much one is late whom `units` more ahead of it push into a later batch; 0 if none is."""
+        full, pushed = self.full_units, int(units + 0.5)
+        hopeless_ns = HOPELESS_BATCHES * self.full_ns
+        ahead = int(situation.ahead)
+        total = ahead + len(deadlines_ns)
+        plain = situation._replace(eta_ns=0)
+        for place in range(-(-(ahead + pushed) // full) * full, total + pushed, full):
+            finish_ns = self._finish(place, now_ns, plain)
+            over_ns = finish_ns - deadlines_ns[place - pushed - ahead]
+            if 0 < over_ns <= hopeless_ns:
+                return over_ns
+        return 0.0
+
+    # ---------------------------------------------------------------- coming again
+
+    def retry_after_us(self, excess_ns: float, now_ns: int) -> int:
+        """When a refused request should come again, microseconds from now.
+
+        Each refusal moves the moment on, so that they come back at the rate at which there will be room for them.
+
+        Args:
+            excess_ns: by how much it would have been late.
+            now_ns: the time of the event.
+        """
+        promised_ns = max(self._promised_ns, now_ns + excess_ns) + 1 / (RETRY_SHARE * self.capacity)
+        self._promised_ns = min(promised_ns, now_ns + MAX_RETRY_NS)
+        return int((self._promised_ns - now_ns) * (0.75 + 0.5 * self._random()) / 1_000)

@@ -1,0 +1,233 @@
+"""Admission of one model beyond its permits: far from saturation one comparison, near it the whole rule.
+
+The hot path asks two numbers, `Lane.calm_rows` and `Lane.calm_ns`. While fewer rows are under way and the request has
+more time than that, the rule would admit it, and it is not asked. Everything else goes through `reserve`.
+
+The other end is as cheap: a request that is shed misses its deadline by some time, and until that has passed, or until
+a batch comes back, whoever has no more time and no better class misses it too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from trioserve.admission import Classes, Tenants
+from trioserve.request import NEVER_NS
+from trioserve_protocol import CLASS_MASK, ErrorCode
+
+if TYPE_CHECKING:
+    from trioserve.admission import Account
+
+    from ._lane import Lane
+
+CALM_SHARE: Final = 0.5
+"""Of the default deadline: what is under way may take so long, with its margin, before the rule is asked."""
+
+CALM_MARGIN: Final = 1.25
+"""What a batch may take in the worst case, as a multiple of its mean, in a row of many."""
+
+MAX_ETA_SHARE: Final = 0.25
+"""Of the time that a request has, which its own payload is believed to need at most: the mean is of all clients, and
+one that sends slowly must not have others refused."""
+
+SEEN_NS: Final = 1e-3
+"""Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
+
+MAX_SHEDS: Final = 4_096
+SAME_TIME: Final = 256
+"""Part of the default deadline by which two requests may differ in the time that they have and count as equal."""
+
+
+class Room:
+    """Counts what was shed although there would have been room: a batch with a free place that ended in its time."""
+
+    __slots__ = ("_sheds", "left")
+
+    def __init__(self) -> None:
+        self._sheds: Final[deque[tuple[int, int]]] = deque(maxlen=MAX_SHEDS)
+        """(deadline, requests), since the last batch with a free place."""
+        self.left = 0
+        """Requests shed that left room."""
+
+    def shed(self, deadline_ns: int, requests: int) -> None:
+        """Some requests of one deadline have been shed."""
+        self._sheds.append((deadline_ns, requests))
+
+    def was_there(self, finish_ns: int) -> None:
+        """A batch with a free place is started, which will end at `finish_ns`."""
+        if self._sheds:
+            self.left += sum([requests for deadline_ns, requests in self._sheds if deadline_ns >= finish_ns])
+            self._sheds.clear()
+
+
+class Door:
+    """Decides who is admitted to a model.
+
+    Args:
+        lane: the model.
+        tenants: accounts of all models.
+    """
+
+    def __init__(self, lane: Lane, tenants: Tenants) -> None:
+        self._lane: Final = lane
+        self.tenants: Final = tenants
+        self.classes: Final = Classes(lane.default_deadline_ns)
+        self.room: Final = Room()
+        self.neighbours: list[Lane] = []
+        """Other models on the same executor."""
+        self.full_until_ns = 0
+        """Until when those are shed without asking the rule who have no more time and no better rank than somebody who
+        was shed."""
+        self._full_timeout_ns = self._full_offset_ns = 0
+        self._offered = 0
+        """Requests received that the scheduler has been told of."""
+
+    def is_calm(self, rows: int, timeout_ns: int, flags: int) -> bool:
+        """Whether so many rows are admitted without further thought.
+
+        Args:
+            rows: of one frame or run.
+            timeout_ns: the shortest time that a request of it has.
+            flags: of the wire.
+        """
+        lane = self._lane
+        return (
+            timeout_ns >= lane.calm_ns
+            and lane.gate.rows.taken + rows <= lane.calm_rows
+            and not flags & CLASS_MASK
+        )
+
+    def reserve(
+        self,
+        account: Account | None,
+        flags: int,
+        requests: tuple[int, int],
+        timeout_ns: int,
+        now_ns: int,
+        eta_ns: float = 0.0,
+    ) -> tuple[int, ErrorCode]:
+        """Asks the rule about requests of one deadline, one class and one tenant.
+
+        Args:
+            account: their tenant's; None for many, of whom none has more than its share, whom the caller counts.
+            flags: of the wire.
+            requests: how many, and the rows of each.
+            timeout_ns: the time that they have.
+            now_ns: the time of the event.
+            eta_ns: time until their payload is usually complete; 0 if it is.
+
+        Returns:
+            How many are admitted, from the front, and why the others are not (OK if all are). The caller takes the
+            permits of those that are, which is what the rule counts as reserved.
+        """
+        count, rows_each = requests
+        lane, classes, tenants, klass = self._lane, self.classes, self.tenants, flags & CLASS_MASK
+        scheduler = lane.scheduler
+        if now_ns < self.full_until_ns and self._is_no_better(timeout_ns, klass):
+            return self._shed_again(account, klass, (count, rows_each), timeout_ns, now_ns)
+        units_each = rows_each * scheduler.units_per_row
+        self._offered += count
+        self.tell()
+        scheduler.reserved = lane.gate.rows.taken * scheduler.units_per_row
+        if tenants.due_ns <= now_ns:
+            tenants.settle(now_ns)
+        if classes.due_ns <= now_ns:
+            classes.settle(now_ns)
+        deadline_ns = now_ns + timeout_ns
+        key_ns = deadline_ns + classes.offsets_ns[klass]
+        admitted, code = scheduler.admit(
+            count,
+            units_each,
+            deadline_ns,
+            now_ns,
+            key_ns=key_ns,
+            eta_ns=int(min(eta_ns, MAX_ETA_SHARE * timeout_ns)),
+            overtaking=classes.overtaking[klass],
+            over_share=classes.yields[klass] or (account is not None and account.is_over),
+            others_ns=self._others_ns(key_ns) if self.neighbours else 0.0,
+        )
+        each_ns = units_each * scheduler.unit_ns
+        busy_ns = admitted * each_ns
+        classes.offered_ns[klass] += count * each_ns + SEEN_NS
+        classes.pending_ns[klass] += busy_ns + SEEN_NS
+        if account is not None:
+            tenants.count(account, busy_ns + SEEN_NS)
+        if code is ErrorCode.SHED:
+            self.room.shed(deadline_ns, count - admitted)
+            if not classes.yields[klass] and (account is None or not account.is_over):
+                self.full_until_ns = now_ns + int(scheduler.excess_ns)
+                self._full_timeout_ns = timeout_ns + scheduler.sla_ns // SAME_TIME
+                self._full_offset_ns = classes.offsets_ns[klass]
+        if scheduler.is_tense(now_ns):
+            self.alarm()
+        return admitted, code
+
+    def _is_no_better(self, timeout_ns: int, klass: int) -> bool:
+        """Whether a request has no better prospects than the one that was shed; much shorter ones are infeasible."""
+        longest_ns = self._full_timeout_ns
+        return (
+            longest_ns // 2 <= timeout_ns <= longest_ns
+            and self.classes.offsets_ns[klass] >= self._full_offset_ns
+        )
+
+    def _shed_again(
+        self, account: Account | None, klass: int, requests: tuple[int, int], timeout_ns: int, now_ns: int
+    ) -> tuple[int, ErrorCode]:
+        """Sheds as somebody else was shed a moment ago; see `reserve`."""
+        count, rows_each = requests
+        scheduler = self._lane.scheduler
+        self._offered += count
+        units = count * rows_each * scheduler.units_per_row
+        scheduler.shed_again(units, timeout_ns, now_ns)
+        self.classes.offered_ns[klass] += units * scheduler.unit_ns + SEEN_NS
+        self.classes.pending_ns[klass] += SEEN_NS
+        if account is not None:
+            self.tenants.count(account, SEEN_NS)
+        self.room.shed(now_ns + timeout_ns, count)
+        return 0, ErrorCode.SHED
+
+    def _others_ns(self, key_ns: int) -> float:
+        """Executor time of what is queued for other models and comes first."""
+        return sum(
+            [lane.queue.ahead(key_ns) * lane.scheduler.row_ns for lane in self.neighbours if lane.queue.rows]
+        )
+
+    def alarm(self) -> None:
+        """From now on every request of these models is looked at."""
+        self._lane.calm_rows = 0
+        for lane in self.neighbours:
+            lane.calm_rows = 0
+
+    def tell(self) -> None:
+        """Tells the scheduler what was received since it was told last, and what is on its way."""
+        lane = self._lane
+        received = lane.stats.received
+        if received > self._offered:
+            units = (received - self._offered) * lane.scheduler.units_per_row
+            lane.scheduler.offered.count(units, lane.default_deadline_ns)
+            self._offered = received
+        lane.scheduler.announced = lane.announced_rows * lane.scheduler.units_per_row
+
+    def settle(self, now_ns: int) -> None:
+        """Finds out how much may be under way while the rule is not asked; for when something has been learnt."""
+        lane = self._lane
+        scheduler = lane.scheduler
+        rule = scheduler.rule
+        if not scheduler.service.known:
+            lane.calm_rows, lane.calm_ns = NEVER_NS, 0
+            return
+        if scheduler.is_tense(now_ns) or any(lane.scheduler.is_tense(now_ns) for lane in self.neighbours):
+            lane.calm_rows = 0
+            return
+        share_ns = CALM_SHARE * scheduler.sla_ns
+        models = 1 + len(self.neighbours)
+        others_ns = sum([2 * other.scheduler.rule.full_ns for other in self.neighbours])
+        batches = (share_ns - rule.calm_ns - others_ns) / (CALM_MARGIN * rule.full_ns * models)
+        units = batches * rule.full_units
+        if units > rule.calm_units:
+            lane.calm_ns = int(share_ns)
+        else:
+            lane.calm_ns = int(rule.calm_ns + others_ns)
+            units = rule.calm_units
+        lane.calm_rows = int(min(units, rule.cap_units) / scheduler.units_per_row)

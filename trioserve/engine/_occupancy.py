@@ -1,0 +1,84 @@
+"""What a scheduler assumes of its executors: when they will be free, and what a batch of so many rows costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from trioserve.batching import ServiceModel
+
+LONG_AGO_NS: Final = -(2**62)
+
+
+class Occupancy:
+    """When the executors of one stage are expected to be free; shared by all models that they run.
+
+    Args:
+        executors: how many there are.
+    """
+
+    __slots__ = ("free_ns", "in_flight", "last_start_ns")
+
+    def __init__(self, executors: int = 1) -> None:
+        self.free_ns = [0] * executors
+        self.in_flight = [0] * executors
+        self.last_start_ns = LONG_AGO_NS
+
+    @property
+    def idle(self) -> bool:
+        """Whether an executor has nothing to do."""
+        return 0 in self.in_flight
+
+    def started(self, executor: int, run_ns: float, now_ns: int) -> int:
+        """An executor has been given a batch.
+
+        Returns:
+            When it is expected to be finished.
+        """
+        start_ns = max(now_ns, self.free_ns[executor]) if self.in_flight[executor] else now_ns
+        self.in_flight[executor] += 1
+        self.last_start_ns = now_ns
+        finish_ns = self.free_ns[executor] = start_ns + int(run_ns)
+        return finish_ns
+
+    def finished(self, executor: int, predicted_ns: int, now_ns: int) -> None:
+        """A batch has come back; what is behind it is as late as it was."""
+        self.in_flight[executor] -= 1
+        if self.in_flight[executor]:
+            self.free_ns[executor] += now_ns - predicted_ns
+        else:
+            self.free_ns[executor] = now_ns
+
+
+class ServiceByRows:
+    """A service-time model in rows of a typical length; see `trioserve.batching.Service`.
+
+    Args:
+        model: in units.
+    """
+
+    def __init__(self, model: ServiceModel) -> None:
+        self.model = model
+        self.units_per_row = 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything can be predicted."""
+        return self.model.known
+
+    @property
+    def k(self) -> float:
+        """Mean deviations from the mean to the quantile."""
+        return self.model.k
+
+    def mean_ns(self, units: float) -> float:
+        """Expected run time of so many rows."""
+        return self.model.mean_ns(units * self.units_per_row)
+
+    def deviation_ns(self, units: float) -> float:
+        """Its mean absolute deviation."""
+        return self.model.deviation_ns(units * self.units_per_row)
+
+    def quantile_ns(self, units: float) -> float:
+        """The run time that it hardly exceeds."""
+        return self.model.quantile_ns(units * self.units_per_row)

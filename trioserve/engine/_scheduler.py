@@ -1,0 +1,400 @@
+"""One model's scheduler: what is admitted, what is cut when, and what both learn from what became of it.
+
+It composes the rule of the admission and the policy of the batching, which do not know each other, with the state that
+both need: what is reserved, when the executors are expected to be free, and what is offered. Pure: no clock, no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, cast
+
+from trioserve.admission import Rule, Situation
+from trioserve.batching import (
+    PROMPT_NS,
+    Adaptive,
+    DeadlineBands,
+    Dispatch,
+    Learner,
+    Margins,
+    Policy,
+    QueueView,
+    Returns,
+    ServiceModel,
+    WaitUntil,
+)
+from trioserve.request import NEVER_NS
+from trioserve_protocol import CutReason, ErrorCode
+
+from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+
+MOST_OVERTAKING: Final = 0.9
+"""Part of the capacity, at most, that those who come later and go first are believed to take."""
+
+RATE_MEMORY_NS: Final = 10_000_000
+REFRESH_NS: Final = 1_000_000
+"""Least time between two lessons: models whose batches take less are learnt from a sample."""
+
+OVERDUE_NS: Final = 200_000
+"""How long after its time an announced request is still waited for."""
+
+
+class Queue(Protocol):
+    """Rows that are ready to run, in service order: by key, which is the deadline for all of one class."""
+
+    rows: int
+
+    def outlook(self, limit: int) -> tuple[int, bool]:
+        """Rows of the next batch of at most `limit` if it were cut now, and whether it has no room for more."""
+        ...
+
+    def head_deadline_ns(self, rows: int) -> int:
+        """The earliest deadline among the first so many rows; the queue must not be empty."""
+        ...
+
+    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
+        """When the first of the first so many rows became ready; the queue must not be empty."""
+        ...
+
+    def ahead(self, key_ns: int) -> int:
+        """Rows whose key is not behind `key_ns`."""
+        ...
+
+    def deadlines(self, rows: int) -> Sequence[int]:
+        """Deadlines of the first so many rows that one batch may hold, in service order."""
+        ...
+
+    def deadlines_after(self, key_ns: int) -> Sequence[int]:
+        """Deadlines of the rows that `ahead` does not count, in service order."""
+        ...
+
+
+class Columns(Protocol):
+    """What is known of each slot; `trioserve.memory.SlotTable` has it."""
+
+    @property
+    def ready_ns(self) -> Sequence[int]:
+        """When each was ready to run."""
+        ...
+
+
+class Cut(NamedTuple):
+    """What the scheduler wants to be told again when a batch has come back."""
+
+    executor: int
+    units: float
+    predicted_ns: int
+    near: bool
+    """Whether its head had little time to spare."""
+
+
+class Scheduler:
+    """The scheduler of one model.
+
+    Args:
+        queue: what is ready to run; the caller enters and takes rows.
+        columns: of the slots.
+        policy: when to cut.
+        service: how long batches run.
+        max_rows: largest batch.
+        sla_ns: the default deadline.
+        random: draws from [0, 1).
+        occupancy: of its executors.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        columns: Columns,
+        policy: Policy,
+        service: ServiceModel,
+        *,
+        max_rows: int,
+        sla_ns: int,
+        random: Callable[[], float],
+        occupancy: Occupancy | None = None,
+    ) -> None:
+        self.queue: Final = queue
+        self.columns: Final = columns
+        self.policy = policy
+        self.service = service
+        self.max_rows: Final = max_rows
+        self.sla_ns: Final = sla_ns
+        self.occupancy = occupancy or Occupancy()
+        self.units_per_row = 1.0
+        """Units of service time in a typical row: 1 unless rows differ in length."""
+        self.margins: Final = Margins()
+        self.returns: Final = Returns()
+        self.offered: Final = DeadlineBands(RATE_MEMORY_NS)
+        self.rule: Final = Rule(
+            service,
+            executors=len(self.occupancy.free_ns),
+            max_units=max_rows,
+            sla_ns=sla_ns,
+            random=random,
+        )
+        self.full_rows = max_rows
+        self.reserved = 0.0
+        """Units admitted and not ended."""
+        self.announced = 0.0
+        """Of these, the units that are still being received or tokenized."""
+        self.announced_etas: Callable[[], Sequence[int]] = tuple
+        """When they are expected."""
+        self.shed_ns = LONG_AGO_NS
+        self.last_completion_ns = 0
+        self.excess_ns = 0.0
+        """By how much the request that was shed last would have been late."""
+        self._dropped = 0
+        self._near_ns = 0.0
+        self._tense_ns = LONG_AGO_NS
+        self.learnt_ns = LONG_AGO_NS
+        self._fixed_ns = self._per_row_ns = 0.0
+        self._by_rows: Final = ServiceByRows(service)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes over what the service-time model says now."""
+        service = self.service
+        max_units = max(1, round(self.max_rows * self.units_per_row))
+        full_units = service.full_batch(max_units, self.sla_ns) if service.known else max_units
+        self.full_rows = min(self.max_rows, max(1, round(full_units / self.units_per_row)))
+        self.rule.refresh(service, full_units, self.margins.z, max_units)
+        self._by_rows.model = service
+        self._by_rows.units_per_row = self.units_per_row
+        self.unit_ns = self.rule.full_ns / self.rule.full_units
+        """Executor time of one unit in a full batch."""
+        deviation_ns = max(service.deviation_ns(1), self.rule.full_deviation_ns)
+        self._ample_ns = 2 * (self.rule.full_ns + self.margins.kg * service.k * deviation_ns)
+        self._fixed_ns = service.alpha_ns
+        self._per_row_ns = service.beta_ns * self.units_per_row
+        self.returns.tune(self._fixed_ns)
+
+    # ---------------------------------------------------------------- admission
+
+    def admit(
+        self,
+        count: int,
+        units_each: float,
+        deadline_ns: int,
+        now_ns: int,
+        *,
+        key_ns: int = 0,
+        eta_ns: int = 0,
+        over_share: bool = False,
+        others_ns: float = 0.0,
+        overtaking: float = 0.0,
+    ) -> tuple[int, ErrorCode]:
+        """Reserves what the front of a run needs, as far as all promises can be kept.
+
+        Args:
+            count: requests of the run, which have one deadline.
+            units_each: units of each.
+            deadline_ns: their deadline.
+            now_ns: the time of the event.
+            key_ns: their place in the service order; the deadline if 0.
+            eta_ns: time until the payload is complete; 0 if it is.
+            over_share: whether their tenant takes more than its share while others are active.
+            others_ns: what is queued for other models of the executor and comes first.
+            overtaking: part of the capacity that better classes ask for.
+
+        Returns:
+            How many were admitted, and what the others are refused with (OK if none is).
+        """
+        distance_ns = deadline_ns - now_ns
+        units = count * units_each
+        self.offered.count(units, distance_ns)
+        reserved = self.reserved + units
+        is_plain = not (eta_ns or over_share or others_ns)
+        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
+            self.reserved = reserved
+            return count, ErrorCode.OK
+        if not self.service.known:
+            self.reserved = reserved
+            return count, ErrorCode.OK
+        key_ns = key_ns or deadline_ns
+        situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
+        if overtaking:
+            situation = situation._replace(rho=min(MOST_OVERTAKING, situation.rho + overtaking))
+        if others_ns:
+            free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
+            situation = situation._replace(free_ns=free_ns, idle=False)
+        verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
+        self._tense_ns = now_ns
+        admitted = verdict.admitted
+        self.reserved += admitted * units_each
+        if admitted == count:
+            return count, ErrorCode.OK
+        if distance_ns < eta_ns + self.service.mean_ns(units_each):
+            return admitted, ErrorCode.DEADLINE_INFEASIBLE
+        self.shed_ns = now_ns
+        self.excess_ns = verdict.excess_ns
+        return admitted, ErrorCode.SHED
+
+    def shed_again(self, units: float, distance_ns: int, now_ns: int) -> None:
+        """So many units, with so much time each, were shed as others had been a moment before."""
+        self.offered.count(units, distance_ns)
+        self.shed_ns = self._tense_ns = now_ns
+
+    def _situation(
+        self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, *, over_share: bool
+    ) -> Situation:
+        queue, scale = self.queue, self.units_per_row
+        ahead = queue.ahead(key_ns)
+        rate, shorter = self.offered.rates(distance_ns, now_ns)
+        occupancy = self.occupancy
+        free_ns = occupancy.free_ns
+        return Situation(
+            ahead * scale + self.announced,
+            queue.rows * scale + self.announced,
+            self.reserved,
+            free_ns if len(free_ns) == 1 else sorted(free_ns),
+            occupancy.idle,
+            rate,
+            self.rule.rho_of(shorter),
+            eta_ns,
+            over_share,
+            None if ahead == queue.rows else lambda: queue.deadlines_after(key_ns),
+        )
+
+    def retry_after_us(self, now_ns: int) -> int:
+        """When the request that was shed last should come again, microseconds from now."""
+        return self.rule.retry_after_us(self.excess_ns, now_ns)
+
+    @property
+    def row_ns(self) -> float:
+        """Executor time of one row in a full batch."""
+        return self.unit_ns * self.units_per_row
+
+    def release(self, units: float) -> None:
+        """What was reserved has ended, in whatever way."""
+        self.reserved -= units
+
+    # ---------------------------------------------------------------- the cut
+
+    def view(self, executor: int, now_ns: int) -> QueueView:
+        """What the policy may know; the queue must not be empty."""
+        queue, occupancy = self.queue, self.occupancy
+        max_rows, full_rows = self.max_rows, self.full_rows
+        rows, is_full = queue.outlook(max_rows)
+        queued_rows = queue.rows if is_full else rows
+        if is_full and rows < full_rows:  # by its tokens
+            full_rows = rows
+        first_rows = min(rows, full_rows)
+        executors = len(occupancy.free_ns)
+        busy = sum(map(bool, occupancy.in_flight)) if executors > 1 else 0
+        return QueueView(  # by position: names cost 0.6 us, a tenth of a decision
+            queued_rows,
+            max_rows,
+            queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
+            queue.head_deadline_ns(first_rows),
+            int(self.announced),
+            NEVER_NS,
+            self.last_completion_ns,
+            occupancy.free_ns[executor] if occupancy.in_flight[executor] else 0,
+            self._fixed_ns,
+            self._per_row_ns,
+            self.service if self.units_per_row == 1.0 else self._by_rows,
+            full_rows,
+            queue.deadlines,
+            self._etas,
+            self.offered.rates(0, now_ns)[0],
+            self.shed_ns,
+            self.sla_ns,
+            self.margins.kg,
+            executors,
+            busy,
+            occupancy.last_start_ns,
+            self._ample_ns,
+        )
+
+    def _etas(self, now_ns: int) -> list[tuple[int, float]]:
+        """When rows are expected: those on their way, and the clients of the last batches."""
+        etas = self.returns.etas(now_ns)
+        if self.announced:
+            etas += [(eta_ns, 1.0) for eta_ns in self.announced_etas() if eta_ns + OVERDUE_NS > now_ns]
+            etas.sort()
+        return etas
+
+    def decide(self, executor: int, now_ns: int) -> Dispatch | WaitUntil:
+        """What an executor whose gate is open should do.
+
+        After a `Dispatch` the caller expires the rows it says to drop, takes the batch and calls `started`.
+        """
+        if not self.queue.rows:
+            return WaitUntil(NEVER_NS)
+        if self.queue.rows >= self.full_rows and self._is_plain(executor, now_ns):
+            return Dispatch(self.full_rows, CutReason.FULL)
+        return self.policy.decide(self.view(executor, now_ns), now_ns)
+
+    def _is_plain(self, executor: int, now_ns: int) -> bool:
+        """Whether the policy lets a full batch go whose head has ample time: so it is with nearly all at high load."""
+        start_ns = now_ns
+        if self.occupancy.in_flight[executor]:
+            start_ns = max(now_ns, self.occupancy.free_ns[executor])
+        return (
+            type(self.policy) is Adaptive
+            and self.units_per_row == 1.0
+            and self.service.known
+            and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
+            and self.queue.head_deadline_ns(self.full_rows) - start_ns >= self._ample_ns
+        )
+
+    def started(self, units: float, head_deadline_ns: int, executor: int, now_ns: int) -> Cut:
+        """A batch has been cut and given to an executor.
+
+        Args:
+            units: its units.
+            head_deadline_ns: the earliest deadline in it.
+            executor: which.
+            now_ns: the time of the event.
+        """
+        service, rule = self.service, self.rule
+        if units == rule.full_units:
+            run_ns, deviation_ns = rule.full_ns, rule.full_deviation_ns
+        else:
+            run_ns, deviation_ns = service.mean_ns(units), service.deviation_ns(units)
+        predicted_ns = self.occupancy.started(executor, run_ns, now_ns)
+        near = head_deadline_ns - predicted_ns < 1.2 * service.k * deviation_ns
+        return Cut(executor, units, predicted_ns, near)
+
+    def finished(
+        self, cut: Cut, deadlines_ns: Sequence[int], run_ns: int, now_ns: int, *, failed: bool = False
+    ) -> None:
+        """A batch has come back; the caller releases its units when its requests have ended.
+
+        Args:
+            cut: what `started` returned.
+            deadlines_ns: deadlines of its rows; may be empty while `is_tense` is false.
+            run_ns: how long it ran.
+            now_ns: the time of the event.
+            failed: whether it raised, so that nothing is learnt from how long it took.
+        """
+        self.last_completion_ns = now_ns
+        self.occupancy.finished(cut.executor, cut.predicted_ns, now_ns)
+        if len(deadlines_ns) and not failed:
+            late = sum([deadline_ns < now_ns for deadline_ns in deadlines_ns])
+            if cut.near or late:
+                self.margins.cut(len(deadlines_ns), late)
+            if self.is_tense(now_ns) or self._dropped:
+                limit_ns = now_ns + self.rule.near_ns
+                near = sum([deadline_ns < limit_ns for deadline_ns in deadlines_ns])
+                self.margins.promised(near + self._dropped, late + self._dropped)
+                self._dropped = 0
+        if failed:
+            return
+        learner = cast("Learner | None", self.policy if hasattr(self.policy, "learn") else None)
+        if learner is not None:
+            learner.learn(round(cut.units), run_ns)
+        if now_ns - self.learnt_ns < REFRESH_NS:
+            return
+        self.learnt_ns = now_ns
+        self.service.observe(cut.units, run_ns)
+        self.refresh()
+
+    def is_tense(self, now_ns: int) -> bool:
+        """Whether an admission needed the full rule within the last default deadline."""
+        return now_ns - self._tense_ns < self.sla_ns
+
+    def dropped(self, requests: int) -> None:
+        """Admitted requests have ended by their deadline without having been executed."""
+        self._dropped += requests
