@@ -199,3 +199,37 @@ def test_a_state_with_a_part_missing_is_refused() -> None:
     del state["k"]
     with pytest.raises(ValueError, match="'k'"):
         ServiceModel.from_state(state)
+
+
+# ---------------------------------------------------------------- the way there and back
+
+
+def test_the_way_belongs_to_every_size() -> None:
+    model = ServiceModel({1: 2_000_000, 32: 8_000_000}, max_units=32)
+    before = model.beta_ns, model.alpha_ns
+    for _ in range(400):
+        model.observe(1, 2_000_000, 1_000_000)
+    assert model.way_ns == pytest.approx(1e6, rel=0.01)
+    assert model.mean_ns(1) == pytest.approx(3e6, rel=0.01)
+    assert model.mean_ns(32) == pytest.approx(9e6, rel=0.01)
+    assert model.beta_ns == pytest.approx(before[0], rel=0.01)
+    assert model.alpha_ns == pytest.approx(before[1] + 1e6, rel=0.01)
+
+
+def test_a_stall_is_forgotten_by_batches_of_any_size() -> None:
+    """What it made large batches seem to cost must not keep them from being made for long."""
+    model = ServiceModel({1: 2_000_000, 32: 8_000_000}, max_units=32)
+    for _ in range(50):
+        model.observe(32, 8_000_000, 20_000_000)
+    assert model.quantile_ns(32) > 30_000_000
+    for _ in range(200):
+        model.observe(1, 2_000_000, 0)
+    assert model.quantile_ns(32) < 10_000_000
+
+
+def test_no_way_is_no_deviation() -> None:
+    model = ServiceModel({1: 2_000_000}, {1: 50_000})
+    deviation_ns = model.deviation_ns(1)
+    model.observe(1, 2_000_000)
+    assert model.way_ns == 0
+    assert model.deviation_ns(1) <= deviation_ns

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trioserve.config import load_server_config
+
 ROOT = Path(__file__).parents[2]
 SNIPPETS = ROOT / "docs" / "snippets"
 STOP_S, RUN_S = 30.0, 60.0
@@ -176,7 +178,7 @@ def test_the_guide_s_repository_is_served(repository: Path, commands: Path, scri
 
 
 CLIENTS = sorted(SNIPPETS.glob("client_*.py")) + [
-    SNIPPETS / name for name in ("deadlines.py", "timing.py", "readme_client.py")
+    SNIPPETS / name for name in ("deadlines.py", "priority.py", "timing.py", "readme_client.py")
 ]
 
 
@@ -192,6 +194,12 @@ def test_a_client_program(program: Path, scale: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_quotas_are_a_configuration() -> None:
+    config = load_server_config(SNIPPETS / "quotas.toml")
+    assert config.quota.burst == 50
+    assert sorted(config.tenants) == ["checkout", "reports"]
 
 
 def test_the_readme_s_server(tmp_path: Path) -> None:

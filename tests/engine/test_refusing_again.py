@@ -102,3 +102,4 @@ def test_the_way_to_the_worker_and_back_is_learnt_as_part_of_the_time(world: Wor
         world.executor.finish()
         world.turn()
     assert lane.service.mean_ns(1) == pytest.approx(3 * MS, abs=50 * US)
+    assert lane.service.way_ns == pytest.approx(MS, abs=50 * US)

@@ -3,6 +3,10 @@
 Means and deviations instead of a histogram of quantiles: a 99th percentile of one size needs thousands of its batches,
 while `mean + k * deviation` with one `k` for all sizes is tracked by every batch, and `k` learns what the shape of the
 distribution makes of it.
+
+The way to the executor and back is a part of every batch's time, whatever its size, so it is followed apart: after a
+stall it is forgotten by the next batches of any size. In the means of the sizes it would stay where nobody goes any
+more, because what was believed of large batches keeps them from being made.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import hypot
 from typing import Any, Final
 
 GAIN: Final = 1 / 32
@@ -33,6 +38,9 @@ LEAST_DEVIATION: Final = 0.005
 
 UNSEEN_DEVIATION: Final = 0.05
 """Of the mean, where the warm-up says nothing of it."""
+
+WAY_DEVIATION_NS: Final = 20_000.0
+"""Mean deviation of the way to an executor and back, at least: that of a timer."""
 
 MAX_LEARNT: Final = 12
 """Sizes kept of a model that was not warmed up."""
@@ -71,6 +79,9 @@ class ServiceModel:
         self.k = FIRST_K
         self.batches = 0
         """Batches learnt from."""
+        self.way_ns = 0.0
+        """What a batch takes besides running: hops, and turns of the server."""
+        self._way_deviation_ns = 0.0
         self._warm = bool(sizes)
         self._max_units = max_units
         self._sizes: list[int] = sizes
@@ -95,14 +106,16 @@ class ServiceModel:
         return self._max_units or (self._sizes[-1] if self._sizes else 1)
 
     def mean_ns(self, units: float) -> float:
-        """Expected run time of a batch of so many units, nanoseconds; 0 while nothing is known."""
-        return self._at(units, self._curve)
+        """Expected time of a batch of so many units, its way included, nanoseconds; 0 while nothing is known."""
+        return self._at(units, self._curve) + self.way_ns
 
     predict_ns = mean_ns
 
     def deviation_ns(self, units: float) -> float:
         """Its mean absolute deviation, nanoseconds."""
-        return max(self._at(units, self._deviations), LEAST_DEVIATION * self._at(units, self._curve))
+        least_ns = LEAST_DEVIATION * self._at(units, self._curve)
+        deviation_ns = max(self._at(units, self._deviations), least_ns)
+        return hypot(deviation_ns, self._way_deviation_ns) if self._way_deviation_ns else deviation_ns
 
     def quantile_ns(self, units: float) -> float:
         """The run time that one batch in a hundred exceeds, nanoseconds."""
@@ -114,12 +127,14 @@ class ServiceModel:
         if len(self._sizes) < 2:
             return 0.0
         few, many = self._sizes[0], max(self.max_units, self._sizes[1])
-        return (self.mean_ns(many) - self._curve[0]) / (many - few)
+        return (self._at(many, self._curve) - self._curve[0]) / (many - few)
 
     @property
     def alpha_ns(self) -> float:
         """Cost of a batch whatever its size, nanoseconds."""
-        return max(0.0, self._curve[0] - self.beta_ns * self._sizes[0]) if self._sizes else 0.0
+        if not self._sizes:
+            return 0.0
+        return max(0.0, self._curve[0] - self.beta_ns * self._sizes[0]) + self.way_ns
 
     def full_batch(self, max_units: int, sla_ns: int) -> int:
         """Units of a batch that is large enough.
@@ -159,17 +174,30 @@ class ServiceModel:
 
     # ---------------------------------------------------------------- learning
 
-    def observe(self, units: float, run_ns: int) -> None:
-        """Learns from a finished batch."""
+    def observe(self, units: float, run_ns: int, way_ns: int = 0) -> None:
+        """Learns from a finished batch.
+
+        Args:
+            units: its units.
+            run_ns: how long it ran.
+            way_ns: what it took besides.
+        """
         self.batches += 1
         if not self._warm:
             self._learn_size(max(1, round(units)), run_ns)
-        mean_ns, deviation_ns = self.mean_ns(units), self.deviation_ns(units)
+        quantile_ns = self.quantile_ns(units)
+        mean_ns = self._at(units, self._curve)
         if mean_ns <= 0 or self._shape[0] <= 0:
             return
-        quantile_ns = mean_ns + self.k * deviation_ns
+        deviation_ns = max(self._at(units, self._deviations), LEAST_DEVIATION * mean_ns)
         sample_ns = min(float(run_ns), mean_ns + CLIP * self.k * deviation_ns)
-        self.k = min(MOST_K, max(LEAST_K, self.k + K_STEP * ((run_ns > quantile_ns) - MISSES)))
+        is_miss = run_ns + way_ns > quantile_ns
+        self.k = min(MOST_K, max(LEAST_K, self.k + K_STEP * (is_miss - MISSES)))
+        self._learn(units, sample_ns, mean_ns)
+        self._learn_way(way_ns)
+
+    def _learn(self, units: float, sample_ns: float, mean_ns: float) -> None:
+        """Moves the sizes beside a batch towards its time, and all others a little."""
         distance = abs(sample_ns / mean_ns - 1.0)
         scale = sample_ns / self._at(units, self._shape)
         above = bisect_left(self._sizes, units)
@@ -183,6 +211,14 @@ class ServiceModel:
             deviations[index] += gain * (distance * mean - deviations[index])
             means[index] = mean + gain * (error * mean if near else scale * shape[index] - mean)
         self._settle()
+
+    def _learn_way(self, way_ns: float) -> None:
+        if not way_ns and not self.way_ns:
+            return
+        spread_ns = max(self._way_deviation_ns, WAY_DEVIATION_NS)
+        sample_ns = min(float(way_ns), self.way_ns + CLIP * self.k * spread_ns)
+        self._way_deviation_ns += GAIN * (abs(sample_ns - self.way_ns) - self._way_deviation_ns)
+        self.way_ns += GAIN * (sample_ns - self.way_ns)
 
     def _learn_size(self, units: int, run_ns: int) -> None:
         """A size of a model that was not warmed up, the first time that it is seen."""

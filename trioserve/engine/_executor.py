@@ -122,11 +122,11 @@ class Executor(Stage[Lane, Batch]):
             column = lane.slots.deadlines_ns
             for first, count in work.ranges:
                 deadlines_ns += column[first : first + count].tolist()
-        # As the server sees it, hops and its own turn included: that is what the next batch has to wait for.
-        seen_ns = now_ns - max(work.cut_ns, self._back_ns)
+        run_ns = result.finished_ns - result.started_ns
+        # What it took besides, as the server sees it: hops and its own turn. The next one has to wait for that, too.
+        way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
         self._back_ns = now_ns
-        run_ns = max(result.finished_ns - result.started_ns, seen_ns)
-        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code))
+        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code), way_ns=way_ns)
         lane.door.full_until_ns = 0
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)

@@ -7,7 +7,7 @@ both need: what is reserved, when the executors are expected to be free, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
@@ -27,6 +27,7 @@ from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+from ._waiting import Columns, Queue
 
 MOST_OVERTAKING: Final = 0.9
 """Part of the capacity, at most, that those who come later and go first are believed to take."""
@@ -37,45 +38,6 @@ REFRESH_NS: Final = 1_000_000
 
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
-
-
-class Queue(Protocol):
-    """Rows that are ready to run, in service order: by key, which is the deadline for all of one class."""
-
-    rows: int
-
-    def outlook(self, limit: int) -> tuple[int, bool]:
-        """Rows of the next batch of at most `limit` if it were cut now, and whether it has no room for more."""
-        ...
-
-    def head_deadline_ns(self, rows: int) -> int:
-        """The earliest deadline among the first so many rows; the queue must not be empty."""
-        ...
-
-    def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
-        """When the first of the first so many rows became ready; the queue must not be empty."""
-        ...
-
-    def ahead(self, key_ns: int) -> int:
-        """Rows whose key is not behind `key_ns`."""
-        ...
-
-    def deadlines(self, rows: int) -> Sequence[int]:
-        """Deadlines of the first so many rows that one batch may hold, in service order."""
-        ...
-
-    def deadlines_after(self, key_ns: int) -> Sequence[int]:
-        """Deadlines of the rows that `ahead` does not count, in service order."""
-        ...
-
-
-class Columns(Protocol):
-    """What is known of each slot; `trioserve.memory.SlotTable` has it."""
-
-    @property
-    def ready_ns(self) -> Sequence[int]:
-        """When each was ready to run."""
-        ...
 
 
 class Cut(NamedTuple):
@@ -358,7 +320,14 @@ class Scheduler:
         return Cut(executor, units, predicted_ns, near)
 
     def finished(
-        self, cut: Cut, deadlines_ns: Sequence[int], run_ns: int, now_ns: int, *, failed: bool = False
+        self,
+        cut: Cut,
+        deadlines_ns: Sequence[int],
+        run_ns: int,
+        now_ns: int,
+        *,
+        failed: bool = False,
+        way_ns: int = 0,
     ) -> None:
         """A batch has come back; the caller releases its units when its requests have ended.
 
@@ -368,6 +337,7 @@ class Scheduler:
             run_ns: how long it ran.
             now_ns: the time of the event.
             failed: whether it raised, so that nothing is learnt from how long it took.
+            way_ns: what it took besides.
         """
         self.last_completion_ns = now_ns
         self.occupancy.finished(cut.executor, cut.predicted_ns, now_ns)
@@ -388,7 +358,7 @@ class Scheduler:
         if now_ns - self.learnt_ns < REFRESH_NS:
             return
         self.learnt_ns = now_ns
-        self.service.observe(cut.units, run_ns)
+        self.service.observe(cut.units, run_ns, way_ns)
         self.refresh()
 
     def is_tense(self, now_ns: int) -> bool:

@@ -41,6 +41,7 @@ def _service(lane: Lane) -> dict[str, Any]:
         "unit": lane.unit,
         "fixed_ns": service.alpha_ns,
         "per_unit_ns": service.beta_ns,
+        "way_ns": round(service.way_ns),
         "quantile_k": service.k,
         "batches": service.batches,
         "sizes": [
