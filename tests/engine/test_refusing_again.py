@@ -45,13 +45,13 @@ def test_the_rule_is_not_asked_about_one_who_has_no_better_prospects(
     world: World, asked: Callable[[], int]
 ) -> None:
     lane, client = world.lane("wide"), world.client()
-    before, refused, offered = asked(), shed(lane), lane.door.classes.pending_ns[0]
+    before, refused, offered = asked(), shed(lane), lane.door.classes.offered_ns[0]
     left = lane.door.room.left
     client.infer(1, timeout_us=TIGHT_US)
     client.infer(2, timeout_us=TIGHT_US - 7)
     assert asked() == before
     assert shed(lane) == refused + 2
-    assert lane.door.classes.pending_ns[0] > offered
+    assert lane.door.classes.offered_ns[0] > offered
     assert lane.door.room.left == left
     assert lane.scheduler.shed_ns == world.clock.ns
 

@@ -80,6 +80,8 @@ class Door:
         """Until when those are shed without asking the rule who have no more time and no better rank than somebody who
         was shed."""
         self._full_timeout_ns = self._full_offset_ns = 0
+        self._again_rows = 0
+        """Rows that were shed so, and that the scheduler has not been told of."""
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
@@ -176,12 +178,11 @@ class Door:
     ) -> tuple[int, ErrorCode]:
         """Sheds as somebody else was shed a moment ago; see `reserve`."""
         count, rows_each = requests
-        scheduler = self._lane.scheduler
         self._offered += count
-        units = count * rows_each * scheduler.units_per_row
-        scheduler.shed_again(units, timeout_ns, now_ns)
-        self.classes.offered_ns[klass] += units * scheduler.unit_ns + SEEN_NS
-        self.classes.pending_ns[klass] += SEEN_NS
+        self._again_rows += count * rows_each
+        scheduler = self._lane.scheduler
+        scheduler.shed_ns = now_ns
+        self.classes.offered_ns[klass] += count * rows_each * scheduler.row_ns + SEEN_NS
         if account is not None:
             self.tenants.count(account, SEEN_NS)
         self.room.shed(now_ns + timeout_ns, count)
@@ -202,6 +203,9 @@ class Door:
     def tell(self) -> None:
         """Tells the scheduler what was received since it was told last, and what is on its way."""
         lane = self._lane
+        if self._again_rows:
+            lane.scheduler.shed_again(self._again_rows * lane.scheduler.units_per_row, self._full_timeout_ns)
+            self._again_rows = 0
         received = lane.stats.received
         if received > self._offered:
             units = (received - self._offered) * lane.scheduler.units_per_row

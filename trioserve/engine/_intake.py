@@ -88,6 +88,9 @@ class Intake:
             return
         if code:
             account.give_back(1)
+            if code is ErrorCode.SHED:
+                self._refusals.shed(session, lane, rid, now_ns)
+                return
             message = self._refusals.explain(session, lane, code, request, len(request.payload))
             self._refusals.refuse(session, lane, account, (rid, 1), code, message)
 

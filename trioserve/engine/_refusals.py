@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trioserve_protocol import ErrorCode, error_columns, error_frame
+from trioserve_protocol import HEADER, W0_ERROR, ErrorCode, Flag, error_columns, error_frame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ._engine import Engine
     from ._lane import Lane
     from ._session import Session
+
+_SHED: Final = int(ErrorCode.SHED)
+_SHED_FLAGS: Final = int(Flag.END | Flag.RETRYABLE)
 
 
 class Refusals:
@@ -92,6 +95,20 @@ class Refusals:
         lane.stats.count_refusal(code, count)
         retry_us = self._retry_us(lane, account, code)
         session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
+
+    def shed(self, session: Session, lane: Lane, rid: int, now_ns: int) -> None:
+        """Answers one request that there is no room for; under overload nearly all are.
+
+        Args:
+            session: where it came from.
+            lane: its model.
+            rid: its id.
+            now_ns: when the turn began that read it.
+        """
+        lane.stats.count_refusal(ErrorCode.SHED, 1)
+        retry_us = self._engine.retry_after_us(lane, ErrorCode.SHED, now_ns)
+        # The frame that `error_frame` makes, without what it asks about.
+        session.sink.write_soon(HEADER.pack(W0_ERROR, 0, rid, _SHED, _SHED_FLAGS, retry_us, 0, 1, 0))
 
     def refuse_rest(
         self, session: Session, lane: Lane, account: Account, run: InferRun, done: int, code: ErrorCode

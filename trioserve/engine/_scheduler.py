@@ -192,10 +192,10 @@ class Scheduler:
         self.excess_ns = verdict.excess_ns
         return admitted, ErrorCode.SHED
 
-    def shed_again(self, units: float, distance_ns: int, now_ns: int) -> None:
+    def shed_again(self, units: float, distance_ns: int) -> None:
         """So many units, with so much time each, were shed as others had been a moment before."""
         self.offered.count(units, distance_ns)
-        self.shed_ns = self._tense_ns = now_ns
+        self._tense_ns = max(self._tense_ns, self.shed_ns)
 
     def _situation(
         self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, *, over_share: bool
