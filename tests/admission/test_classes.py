@@ -59,7 +59,7 @@ def test_a_lesser_class_leaves_room_for_a_better_one_that_is_in_use() -> None:
 
 
 def test_what_better_classes_ask_for_is_never_all() -> None:
-    assert after(Classes(SLA_NS), 5.0, 0.0, 0.0, 0.5).overtaking[SHEDDABLE] == 0.9
+    assert after(Classes(SLA_NS), 5.0, 0.0, 0.0, 0.5).overtaking[SHEDDABLE] == 0.995
 
 
 def test_who_starves_leaves_no_room() -> None:

@@ -50,6 +50,7 @@ def situation(**changes: Any) -> Situation:
         rate=0.0,
         rho=0.0,
         eta_ns=0,
+        overtaken=0.0,
         over_share=False,
         deadlines_ns=None,
     )
@@ -104,6 +105,11 @@ def test_what_will_have_come_by_then_is_in_the_batch_too() -> None:
 def test_shorter_deadlines_take_their_part_of_the_capacity() -> None:
     half = situation(ahead=20, rho=0.5)
     assert needed_ns(half) - needed_ns(half._replace(rho=0.0)) == pytest.approx(2 * S10, abs=2)
+
+
+def test_better_ones_that_will_have_come_go_first() -> None:
+    """Ten more ahead are one batch more."""
+    assert needed_ns(situation(overtaken=10.0)) == needed_ns(situation(ahead=10))
 
 
 def test_rho_is_at_most_a_half() -> None:

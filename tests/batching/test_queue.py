@@ -144,6 +144,16 @@ def test_what_a_batch_takes_lies_in_the_order_of_the_slots() -> None:
     assert queue.take(4, ONES) == [(0, 4)]
 
 
+def test_deadlines_within_a_grain_count_as_one() -> None:
+    queue = RowQueue(BLOCK, [16, 19, 17, 23], grain_ns=8)
+    for slot, deadline_ns in enumerate([16, 19, 17, 23]):
+        queue.push(slot, 1, deadline_ns)
+    assert queue.peek(8, ONES) == [(0, 4)]
+    assert queue.head_deadline_ns(8) == 16
+    assert queue.ahead(16) == 4
+    assert queue.ahead(15) == 0
+
+
 def test_rows_of_one_key_are_served_in_order_of_arrival() -> None:
     queue = rows_until(50, 90, 50, 50)
     assert queue.peek(8, ONES) == [(0, 1), (2, 2), (1, 1)]
@@ -200,14 +210,15 @@ steps = st.lists(
 )
 
 
-@given(steps, st.booleans())
+@given(steps, st.booleans(), st.sampled_from([1, 8]))
 @settings(deadline=None)
 def test_a_row_queue_is_a_sorted_list_of_requests(
     program: list[tuple[str, int, int, int]],
     in_order: bool,  # noqa: FBT001 - drawn
+    grain_ns: int,
 ) -> None:
     deadline_ns = array("q", bytes(8 * 1024))
-    queue, model = RowQueue(BLOCK, deadline_ns), list[Request]()
+    queue, model = RowQueue(BLOCK, deadline_ns, grain_ns), list[Request]()
     counts = np.ones(1024, np.uint16)
     fill = 0
     for number, (step, value, after_ns, offset_ns) in enumerate(program):
@@ -219,7 +230,7 @@ def test_a_row_queue_is_a_sorted_list_of_requests(
             deadline = 10 * number if in_order else 3 * number + after_ns
             deadline_ns[fill : fill + value] = array("q", [deadline] * value)
             queue.push(fill, value, deadline, offset_ns)
-            model.append((deadline + offset_ns, number, fill, value))
+            model.append((deadline // grain_ns * grain_ns + offset_ns, number, fill, value))
             model.sort()
             fill += value
         elif step == "take" and model:
@@ -238,7 +249,10 @@ def test_a_row_queue_is_a_sorted_list_of_requests(
 
 
 def check_order(
-    queue: RowQueue, model: list[Request], counts: NDArray[np.uint16], deadline_ns: array[int]
+    queue: RowQueue,
+    model: list[Request],
+    counts: NDArray[np.uint16],
+    deadline_ns: array[int],
 ) -> None:
     """What is asked of a queue, against what a sorted list says."""
     assert queue.head == model[0][2]
@@ -247,7 +261,7 @@ def check_order(
     assert slots_of(queue.peek(1024, counts)) == slots
     assert list(queue.deadlines(1024)) == [deadline_ns[slot] for slot in slots]
     for rows in (1, 5, 1024):
-        assert queue.head_deadline_ns(rows) >= min(deadline_ns[slot] for slot in slots[:rows])
+        assert queue.head_deadline_ns(rows) == min(deadline_ns[slot] for slot in slots[:rows])
     assert queue.head_deadline_ns(1024) == min(deadline_ns[slot] for slot in slots)
     for key_ns in (0, model[len(model) // 2][0], model[-1][0], 10**6):
         ahead = sum(request[3] for request in model if request[0] <= key_ns)
@@ -269,33 +283,3 @@ def test_looking_takes_nothing() -> None:
     queue = arrivals((0, 2))
     assert queue.peek(8, ONES) == queue.peek(8, ONES)
     assert queue.rows == 2
-
-
-# ---------------------------------------------------------------- a blur
-
-
-def blurred(*deadlines_ns: int, blur_ns: int = 10) -> RowQueue:
-    queue = RowQueue(BLOCK, deadlines_ns, blur_ns)
-    for slot, deadline_ns in enumerate(deadlines_ns):
-        queue.push(slot, 1, deadline_ns)
-    return queue
-
-
-def test_keys_within_the_blur_are_in_order_of_arrival() -> None:
-    queue = blurred(100, 95, 103, 94)
-    assert queue.peek(8, ONES) == [(0, 4)]
-    assert queue.ahead(93) == 4
-    assert queue.deadlines_after(93) == []
-    assert queue.head_deadline_ns(4) - min(100, 95, 103, 94) <= 10
-
-
-def test_keys_beyond_the_blur_are_in_order_of_time() -> None:
-    queue = blurred(100, 103, 92, 80)
-    assert queue.take(2, ONES) == [(2, 2)]
-    assert queue.take(2, ONES) == [(0, 2)]
-
-
-def test_a_blur_does_not_add_up() -> None:
-    """Each row is compared with the latest, not with its neighbour."""
-    queue = blurred(100, 95, 90, 85)
-    assert queue.take(1, ONES) == [(3, 1)]

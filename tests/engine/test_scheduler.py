@@ -91,6 +91,14 @@ def test_a_tenant_over_its_share_is_shed_first() -> None:
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW) == (1, OK)
 
 
+def test_a_lesser_class_leaves_room_for_what_better_ones_will_ask_for() -> None:
+    lane = Lane()
+    lane.offer(32, NOW + 50 * MS)
+    lane.scheduler.started(8, NOW + 50 * MS, 0, NOW)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, overtaking=0.9) == (0, SHED)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, overtaking=0.1) == (1, OK)
+
+
 def test_who_is_in_a_hurry_goes_first_unless_that_makes_others_late() -> None:
     lane = Lane()
     admitted, _ = lane.offer(500, NOW + 50 * MS)

@@ -170,6 +170,62 @@ def test_after_an_overload_all_is_well_again() -> None:
     assert result.between(1.0).in_time == 1.0
 
 
+# ---------------------------------------------------------------- classes and tenants
+
+CRITICAL, CRITICAL_PLUS, SHEDDABLE_PLUS, SHEDDABLE = range(4)
+
+
+def shares_by_class(load: float, parts: list[float], seconds: float = 1.5) -> tuple[Simulation, list[float]]:
+    """What is answered in time of each class, by class bits, as a part of the capacity."""
+    capacity = 32_000 / 7.2
+    stream = poisson(load * capacity, seconds, 1)
+    classes = np.random.default_rng(1).choice(4, len(stream), p=parts).astype(np.uint8)
+    result = simulate(Adaptive(), Trace(stream.at_ns, classes=classes), line(4, 0.1))
+    return result, [np.sum((result.state == 0) & (classes == one)) / capacity / seconds for one in range(4)]
+
+
+@pytest.mark.slow
+def test_a_flood_of_the_least_class_costs_the_others_nothing() -> None:
+    result, ok = shares_by_class(2, [0.05, 0.05, 0, 0.9])
+    assert ok[CRITICAL_PLUS] >= 0.09
+    assert ok[CRITICAL] >= 0.09
+    assert sum(ok) >= 0.95
+    assert result.dropped <= 0.01 * result.admitted
+
+
+@pytest.mark.slow
+def test_under_overload_the_least_class_goes_first() -> None:
+    """Each asks for half of the capacity."""
+    result, ok = shares_by_class(2, [0.25, 0.25, 0.25, 0.25])
+    assert ok[CRITICAL_PLUS] > 0.4
+    assert ok[CRITICAL_PLUS] > ok[CRITICAL] > ok[SHEDDABLE_PLUS]
+    assert sum(ok) >= 0.95
+    assert result.dropped <= 0.01 * result.admitted
+
+
+@pytest.mark.slow
+def test_a_flood_of_the_best_class_leaves_a_floor_to_the_others() -> None:
+    _, ok = shares_by_class(4, [0.0, 0.9, 0.05, 0.05])
+    assert ok[SHEDDABLE] >= 0.035
+    assert ok[SHEDDABLE_PLUS] >= 0.035
+
+
+@pytest.mark.slow
+def test_a_tenant_that_asks_for_ten_times_as_much_gets_an_equal_part() -> None:
+    capacity, seconds = 32_000 / 7.2, 2.0
+    parts = [
+        poisson(load * capacity, seconds, seed).at_ns for seed, load in enumerate([2.5, 0.25, 0.25, 0.25])
+    ]
+    at_ns = np.concatenate(parts)
+    order = np.argsort(at_ns, kind="stable")
+    tenants = np.repeat(np.arange(4, dtype=np.uint32), [len(part) for part in parts])[order]
+    result = simulate(Adaptive(), Trace(at_ns[order], tenants=tenants), line(4, 0.1))
+    settled = result.at_ns > 0.3 * seconds * 1e9
+    got = np.array([np.sum((result.state == 0) & (tenants == one) & settled) for one in range(4)], float)
+    assert got.sum() ** 2 / (4 * (got**2).sum()) >= 0.98  # Jain's index
+    assert result.dropped <= 0.01 * result.admitted
+
+
 # ---------------------------------------------------------------- arrivals
 
 
@@ -228,4 +284,9 @@ def test_the_queue_of_the_simulator_is_in_order_of_key() -> None:
     assert queue.ahead(10 * (COMPACT_ROWS + 1)) == 2
     assert queue.ahead(10**9) == queue.rows == COMPACT_ROWS
     assert queue.deadlines(2) == [5, COMPACT_ROWS + 1]
-    assert list(queue.deadlines_after(10 * COMPACT_ROWS))[:2] == [COMPACT_ROWS + 1, COMPACT_ROWS + 2]
+    assert queue.head_deadline_ns(3) == 5
+    assert queue.expired(COMPACT_ROWS + 1) == [5, COMPACT_ROWS + 1]
+    assert queue.expired(0) == []
+    assert queue.rows == COMPACT_ROWS - 2
+    queue.push(5, 10 * COMPACT_ROWS)
+    assert list(queue.deadlines_after(10 * COMPACT_ROWS))[:2] == [COMPACT_ROWS + 2, COMPACT_ROWS + 3]

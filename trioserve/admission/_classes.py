@@ -28,8 +28,9 @@ SETTLE_NS: Final = 10_000_000
 TRACE: Final = 0.001
 """Offered share from which a class counts as in use."""
 
-MOST_OVERTAKING: Final = 0.9
-"""Of the executors' time, that better classes are believed to take."""
+MOST_OVERTAKING: Final = 0.995
+"""Of the executors' time, that better classes are believed to take. With less, some of a lesser class are admitted
+when the better ones alone ask for more than there is, and three in four of them are dropped later."""
 
 
 class Classes:

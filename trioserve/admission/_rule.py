@@ -71,6 +71,8 @@ class Situation(NamedTuple):
     """Share of the capacity that is offered with shorter deadlines."""
     eta_ns: int
     """Time until the payload is complete; 0 if it is."""
+    overtaken: float
+    """Units of better classes that are expected to come until an executor is free, and to be served first."""
     over_share: bool
     """Whether its tenant takes more than its share while others are active."""
     deadlines_ns: Callable[[], Sequence[int]] | None
@@ -207,7 +209,7 @@ class Rule:
     def _finish(self, ahead: float, now_ns: int, situation: Situation) -> float:
         """When a unit behind `ahead` others is finished, all margins included."""
         full = self.full_units
-        turn, rest = divmod(ahead, full)
+        turn, rest = divmod(ahead + situation.overtaken, full)
         batches, executor = divmod(int(turn), self.executors)
         free_ns = situation.free_ns[executor]
         if free_ns <= now_ns:

@@ -46,6 +46,8 @@ class LengthQueue:
         self._waiting: Final[dict[int, tuple[int, _Waiting]]] = {}
         """First slot -> bucket and request."""
         self._arrivals = 0
+        self.grain_mask: Final = -1
+        """Deadlines are not rounded."""
         self.rows = 0
 
     @property

@@ -4,17 +4,15 @@ The queue holds slot numbers, never requests. A request of several rows is enter
 request is answered while they wait (expired, cancelled) are taken out at once, because their slot is free then
 and may be leased again: an entry never outlives its slot.
 
-The order is that of a key: the deadline and, for less important classes, an offset. Nearly all rows arrive in that
-order, because nearly all have the same time from arrival to deadline; so the queue is a list of ranges of adjacent
-slots, and a row that belongs at the end costs one comparison. One that belongs in the middle splits a range.
-
-Clients count their deadlines down by themselves, so what arrives at one time differs by microseconds. Keys that are
-less than a blur apart count as equal: else nearly every row under overload would belong in the middle.
+The order is that of a key: the deadline, rounded down to a grain, and for less important classes an offset. Nearly all
+rows arrive in that order, because nearly all have the same time from arrival to deadline; so the queue is a list of
+ranges of adjacent slots, and a row that belongs at the end costs one comparison. One that belongs in the middle splits
+a range. The grain is there for clients whose deadlines differ by the microseconds between one line and the next.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
@@ -41,12 +39,14 @@ class RowQueue:
     Args:
         block_rows: ranges are not joined across blocks of this many slots, so that a full block is one batch.
         deadline_ns: column over the slots, every row of a request included; read while the row waits.
-        blur_ns: keys no further apart are in order of arrival.
+        grain_ns: deadlines that differ by less count as the same; a power of two.
     """
 
-    def __init__(self, block_rows: int, deadline_ns: Sequence[int], blur_ns: int = 0) -> None:
+    def __init__(self, block_rows: int, deadline_ns: Sequence[int], grain_ns: int = 1) -> None:
+        self._grain_ns: Final = grain_ns
+        self.grain_mask: Final = ~(grain_ns - 1)
+        """What rounds a deadline down."""
         self._block_rows: Final = block_rows
-        self._blur_ns: Final = blur_ns
         self._deadline_ns: Final = deadline_ns
         self._ranges: list[list[int]] = []
         """By key; the keys of one range ascend."""
@@ -65,20 +65,20 @@ class RowQueue:
         return self._ranges[0][KEY]
 
     def push(self, first: int, count: int, deadline_ns: int, offset_ns: int = 0) -> None:
-        """Enters rows of one deadline that have become ready; they lie within one block.
+        """Enters rows that have become ready, of one deadline but for the grain; they lie within one block.
 
         Args:
             first: their first slot.
             count: how many.
-            deadline_ns: their deadline, as the column has it.
+            deadline_ns: the deadline of one of them, as the column has it.
             offset_ns: how far behind it their key is.
         """
-        key_ns = deadline_ns + offset_ns
+        key_ns = (deadline_ns & self.grain_mask) + offset_ns
         self.rows += count
-        if key_ns < self._tail_ns - self._blur_ns:
+        if key_ns < self._tail_ns:
             self._insert(key_ns, first, count, offset_ns)
             return
-        key_ns = self._tail_ns = max(key_ns, self._tail_ns)
+        self._tail_ns = key_ns
         ranges = self._ranges
         if ranges:
             last = ranges[-1]
@@ -104,13 +104,14 @@ class RowQueue:
     def _rows_until(self, waiting: list[int], key_ns: int) -> int:
         """How many rows of a range, from its front, have no later key."""
         first = waiting[FIRST]
-        deadline_ns = key_ns - waiting[OFFSET]
-        return bisect_right(self._deadline_ns, deadline_ns, first, first + waiting[COUNT]) - first
+        later_ns = ((key_ns - waiting[OFFSET]) & self.grain_mask) + self._grain_ns
+        return bisect_left(self._deadline_ns, later_ns, first, first + waiting[COUNT]) - first
 
     def _cut_off(self, waiting: list[int], rows: int) -> list[int]:
         """Shortens a range to its first rows and returns the rest."""
         first, offset_ns = waiting[FIRST] + rows, waiting[OFFSET]
-        rest = [self._deadline_ns[first] + offset_ns, first, waiting[COUNT] - rows, offset_ns]
+        key_ns = (self._deadline_ns[first] & self.grain_mask) + offset_ns
+        rest = [key_ns, first, waiting[COUNT] - rows, offset_ns]
         waiting[COUNT] = rows
         return rest
 
@@ -185,10 +186,12 @@ class RowQueue:
         return min(self.rows, limit), self.rows >= limit
 
     def head_deadline_ns(self, rows: int) -> int:
-        """The earliest deadline among the first so many rows, but for the blur; the queue must not be empty."""
+        """The earliest deadline among the first so many rows; the queue must not be empty."""
         deadline_ns = BEHIND_ALL
-        for key_ns, _, count, offset_ns in self._ranges:
-            deadline_ns = min(deadline_ns, key_ns - offset_ns)
+        column = self._deadline_ns
+        for _, first, count, _ in self._ranges:
+            taken = min(count, rows)
+            deadline_ns = min(deadline_ns, min(column[first : first + taken]) if taken > 1 else column[first])
             rows -= count
             if rows <= 0:
                 break
@@ -212,8 +215,8 @@ class RowQueue:
         return oldest_ns
 
     def ahead(self, key_ns: int) -> int:
-        """Rows whose key is not later, or only by the blur."""
-        if key_ns >= self._tail_ns - self._blur_ns:
+        """Rows whose key is not later."""
+        if key_ns >= self._tail_ns:
             return self.rows
         ahead = 0
         for waiting in self._ranges:

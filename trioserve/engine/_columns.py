@@ -167,6 +167,21 @@ def _fill_run(
         slots.deadlines_ns[first:end] = deadlines_ns
         lane.queue.push(first, count, deadlines_ns, offset_ns)
         return
-    slots.deadlines_ns[first:end] = deadlines_ns[done:upto]
-    for slot, deadline_ns in enumerate(deadlines_ns[done:upto].tolist(), first):
-        lane.queue.push(slot, 1, deadline_ns, offset_ns)
+    part_ns = slots.deadlines_ns[first:end] = deadlines_ns[done:upto]
+    _enqueue(lane, first, part_ns.tolist(), offset_ns)
+
+
+def _enqueue(lane: Lane, first: int, deadlines_ns: list[int], offset_ns: int) -> None:
+    """Enters one-row requests that differ in their deadlines, as few ranges of one key."""
+    queue = lane.queue
+    grain_mask = queue.grain_mask
+    if min(deadlines_ns) & grain_mask == max(deadlines_ns) & grain_mask:
+        queue.push(first, len(deadlines_ns), deadlines_ns[0], offset_ns)
+        return
+    start = 0
+    key_ns = deadlines_ns[0] & grain_mask
+    for row, deadline_ns in enumerate(deadlines_ns):
+        if deadline_ns & grain_mask != key_ns:
+            queue.push(first + start, row - start, deadlines_ns[start], offset_ns)
+            start, key_ns = row, deadline_ns & grain_mask
+    queue.push(first + start, len(deadlines_ns) - start, deadlines_ns[start], offset_ns)

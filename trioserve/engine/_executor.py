@@ -81,7 +81,7 @@ class Executor(Stage[Lane, Batch]):
             decision = lane.decide(now_ns)
             if not isinstance(decision, Dispatch):
                 lane.wake_ns = decision.at_ns
-            elif chosen is None or lane.queue.head_key_ns < chosen[0].queue.head_key_ns:
+            elif chosen is None or _urgency(lane) < _urgency(chosen[0]):
                 chosen = lane, decision
         return chosen
 
@@ -94,7 +94,7 @@ class Executor(Stage[Lane, Batch]):
 
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         queue, scheduler = lane.queue, lane.scheduler
-        head_ns = queue.head_deadline_ns(decision.rows)
+        head_ns = scheduler.head_ns
         ranges = queue.take(decision.rows, lane.slots.row_counts)
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
@@ -136,3 +136,9 @@ class Executor(Stage[Lane, Batch]):
         """The worker was lost with this batch."""
         del work
         self.occupancy.in_flight[0] -= 1
+
+
+def _urgency(lane: Lane) -> tuple[int, int]:
+    """What the models of an executor are ordered by."""
+    queue = lane.queue
+    return queue.head_key_ns, lane.slots.ready_ns[queue.head]

@@ -47,8 +47,8 @@ MANY: Final = 1 << 15
 """Mark in the slots' flags column: a request of an INFER_MANY. Bit 15 of the wire's flags is reserved and ignored."""
 
 WIRE_FLAGS: Final = MANY - 1
-BLUR_SHARE: Final = 1 / 128
-"""Of the default deadline: requests whose deadlines are no further apart are served in order of arrival."""
+GRAINS: Final = 1024
+"""Deadlines that differ by less than such a part of the default one are not told apart in the order of service."""
 
 MEAN_GAIN: Final = 1 / 16
 """Weight of one sample in a running mean."""
@@ -85,11 +85,11 @@ class Lane:
         self.gate: Final = gate
         self.max_rows: Final = config.batching.max_rows
         self.slots: Final = SlotTable(slab.layout.slots, self.max_rows, signature.input_nbytes(1))
-        self.queue: RowQueue | LengthQueue = self._make_queue()
         self.stats: Final = LaneStats(self.max_rows)
         self.closed_code = ErrorCode.LOADING
         """Why requests are refused at present; OK while they are served."""
         self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
+        self.queue: RowQueue | LengthQueue = self._make_queue()
         self.scheduler: Final = Scheduler(
             self.queue,
             self.slots,
@@ -129,8 +129,8 @@ class Lane:
         self.frame_serial = 0
 
     def _make_queue(self) -> RowQueue | LengthQueue:
-        blur_ns = int(self.config.default_deadline_ms * 1e6 * BLUR_SHARE)
-        return RowQueue(self.max_rows, self.slots.deadline_ns, blur_ns)
+        grain_ns = 1 << max(0, (self.default_deadline_ns // GRAINS).bit_length() - 1)
+        return RowQueue(self.max_rows, self.slots.deadline_ns, grain_ns)
 
     # ---------------------------------------------------------------- the scheduler
 

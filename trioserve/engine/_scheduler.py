@@ -29,7 +29,7 @@ from trioserve_protocol import CutReason, ErrorCode
 from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
 from ._waiting import Columns, Queue
 
-MOST_OVERTAKING: Final = 0.9
+MOST_OVERTAKING: Final = 0.995
 """Part of the capacity, at most, that those who come later and go first are believed to take."""
 
 RATE_MEMORY_NS: Final = 10_000_000
@@ -102,6 +102,8 @@ class Scheduler:
         """Of these, the units that are still being received or tokenized."""
         self.announced_etas: Callable[[], Sequence[int]] = tuple
         """When they are expected."""
+        self.head_ns = NEVER_NS
+        """The earliest deadline among the rows of the batch that was decided on last."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
         self.excess_ns = 0.0
@@ -176,7 +178,11 @@ class Scheduler:
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
         if overtaking:
-            situation = situation._replace(rho=min(MOST_OVERTAKING, situation.rho + overtaking))
+            wait_ns = max(0, situation.free_ns[0] - now_ns)
+            situation = situation._replace(
+                rho=min(MOST_OVERTAKING, situation.rho + overtaking),
+                overtaken=float(int(overtaking * self.rule.capacity * wait_ns)),
+            )
         if others_ns:
             free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
             situation = situation._replace(free_ns=free_ns, idle=False)
@@ -214,6 +220,7 @@ class Scheduler:
             rate,
             self.rule.rho_of(shorter),
             eta_ns,
+            0.0,
             over_share,
             None if ahead == queue.rows else lambda: queue.deadlines_after(key_ns),
         )
@@ -248,7 +255,7 @@ class Scheduler:
             queued_rows,
             max_rows,
             queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
-            queue.head_deadline_ns(first_rows),
+            self._head_of(first_rows),
             int(self.announced),
             NEVER_NS,
             self.last_completion_ns,
@@ -298,8 +305,12 @@ class Scheduler:
             and self.units_per_row == 1.0
             and self.service.known
             and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
-            and self.queue.head_deadline_ns(self.full_rows) - start_ns >= self._ample_ns
+            and self._head_of(self.full_rows) - start_ns >= self._ample_ns
         )
+
+    def _head_of(self, rows: int) -> int:
+        self.head_ns = self.queue.head_deadline_ns(rows)
+        return self.head_ns
 
     def started(self, units: float, head_deadline_ns: int, executor: int, now_ns: int) -> Cut:
         """A batch has been cut and given to an executor.

@@ -23,6 +23,10 @@ class Trace:
     """From its arrival until its payload is complete; nothing if None."""
     retries: int = 0
     """How often a refused request comes again, each time when it is told to, with a new deadline."""
+    classes: NDArray[np.uint8] | None = None
+    """Class bits of each request, as on the wire; all of the default class if None."""
+    tenants: NDArray[np.uint32] | None = None
+    """A number for the tenant of each request; all of one if None."""
 
     def __len__(self) -> int:
         return len(self.at_ns)

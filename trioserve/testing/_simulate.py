@@ -17,6 +17,7 @@ from trioserve.engine import Occupancy, Scheduler
 from trioserve.request import NEVER_NS
 
 from ._arrivals import SECOND_NS, ClosedLoop, Trace
+from ._simulated_door import SimulatedDoor
 from ._simulated_queue import SimulatedQueue
 from ._simulation import DROPPED, LATE, OK, SHED, BatchRecord, Simulation
 
@@ -110,7 +111,6 @@ class _World:
         self.finish_ns: Final[list[int]] = []
         self._state: Final = bytearray()
         self._client: Final[list[int]] = []
-        self._attempt: Final[list[int]] = []
         self._batches: Final[list[BatchRecord]] = []
         self._queue: Final = SimulatedQueue(self.deadline_ns)
         self._occupancy: Final = Occupancy(executors)
@@ -125,11 +125,21 @@ class _World:
             occupancy=self._occupancy,
         )
         self._scheduler.announced_etas = self._announced_etas
+        self._door: Final = self._make_door(executors)
         self._under_way: Final[dict[int, int]] = {}
+        """Requests whose payload is being received, and when it will be complete."""
+        self._key_ns: Final[dict[int, int]] = {}
+        """Their keys."""
         self._events: Final[list[Event]] = []
         self._serial = 0
         self._wake_ns = NEVER_NS
         self._end_ns = NEVER_NS
+
+    def _make_door(self, executors: int) -> SimulatedDoor | None:
+        trace = self._arrivals
+        if isinstance(trace, ClosedLoop) or (trace.classes is None and trace.tenants is None):
+            return None
+        return SimulatedDoor(self._scheduler, trace, executors)
 
     # ---------------------------------------------------------------- the loop
 
@@ -139,7 +149,7 @@ class _World:
         if isinstance(arrivals, ClosedLoop):
             self._end_ns = int(arrivals.seconds * SECOND_NS)
             for client in range(arrivals.clients):
-                self._push(self._think_ns(), ARRIVE, (client, 0))
+                self._push(self._think_ns(), ARRIVE, (client, 0, -1))
             self._drain(NEVER_NS)
         else:
             self._run_trace(arrivals)
@@ -157,10 +167,11 @@ class _World:
         timeouts = [self._sla_ns] * count if trace.timeout_ns is None else trace.timeout_ns.tolist()
         bodies = [0] * count if trace.body_ns is None else trace.body_ns.tolist()
         events = self._events
-        for at_ns, timeout_ns, body_ns in zip(trace.at_ns.tolist(), timeouts, bodies, strict=True):
+        columns = zip(trace.at_ns.tolist(), timeouts, bodies, strict=True)
+        for origin, (at_ns, timeout_ns, body_ns) in enumerate(columns):
             if events and events[0][0] <= at_ns:
                 self._drain(at_ns)
-            self._arrive(at_ns, timeout_ns, body_ns, -1, 0)
+            self._arrive(at_ns, timeout_ns, body_ns, -1, 0, origin)
         self._drain(NEVER_NS)
 
     def _drain(self, until_ns: int) -> None:
@@ -185,7 +196,9 @@ class _World:
 
     # ---------------------------------------------------------------- requests
 
-    def _arrive(self, now_ns: int, timeout_ns: int, body_ns: int, client: int, attempt: int) -> None:
+    def _arrive(
+        self, now_ns: int, timeout_ns: int, body_ns: int, client: int, attempt: int, origin: int
+    ) -> None:
         scheduler, queue = self._scheduler, self._queue
         request = len(self.at_ns)
         deadline_ns = now_ns + timeout_ns
@@ -194,13 +207,15 @@ class _World:
         self.ready_ns.append(now_ns)
         self.finish_ns.append(0)
         self._client.append(client)
-        self._attempt.append(attempt)
         self._state.append(OK)
         if client >= 0:
             scheduler.returns.arrived(client, now_ns)
         if queue.rows and self.deadline_ns[queue.head] <= now_ns:
             self._expire(now_ns)
-        if self._admission:
+        key_ns = deadline_ns
+        if self._door is not None:
+            admitted, key_ns = self._door.admit(origin, deadline_ns, now_ns, body_ns)
+        elif self._admission:
             admitted = scheduler.admit(1, 1, deadline_ns, now_ns, eta_ns=body_ns)[0]
         else:
             admitted = scheduler.reserved < scheduler.rule.cap_units
@@ -208,13 +223,14 @@ class _World:
             scheduler.reserved += admitted
         if not admitted:
             self._state[request] = SHED
-            self._come_again(client, attempt, now_ns)
+            self._come_again(client, attempt, origin, now_ns)
         elif body_ns:
             scheduler.announced += 1
             self._under_way[request] = now_ns + body_ns
+            self._key_ns[request] = key_ns
             self._push(now_ns + body_ns, READY, request)
         else:
-            queue.push(request, deadline_ns)
+            queue.push(request, key_ns)
             if min(self._occupancy.in_flight) < self._depth:
                 self._dispatch(now_ns)
 
@@ -222,19 +238,19 @@ class _World:
         self._scheduler.announced -= 1
         del self._under_way[request]
         self.ready_ns[request] = now_ns
-        self._queue.push(request, self.deadline_ns[request])
+        self._queue.push(request, self._key_ns.pop(request))
         self._dispatch(now_ns)
 
     def _announced_etas(self) -> list[int]:
         return list(self._under_way.values())
 
-    def _come_again(self, client: int, attempt: int, now_ns: int) -> None:
+    def _come_again(self, client: int, attempt: int, origin: int, now_ns: int) -> None:
         """What the sender of a request does that was not served."""
         if client >= 0:
-            self._push(now_ns + self._think_ns(), ARRIVE, (client, 0))
+            self._push(now_ns + self._think_ns(), ARRIVE, (client, 0, origin))
         elif isinstance(self._arrivals, Trace) and attempt < self._arrivals.retries:
             after_ns = 1_000 * self._scheduler.retry_after_us(now_ns)
-            self._push(now_ns + after_ns, ARRIVE, (client, attempt + 1))
+            self._push(now_ns + after_ns, ARRIVE, (client, attempt + 1, origin))
 
     def _think_ns(self) -> int:
         loop = self._loop
@@ -243,15 +259,17 @@ class _World:
     def _expire(self, now_ns: int) -> None:
         queue = self._queue
         while queue.rows and self.deadline_ns[queue.head] <= now_ns:
-            self._drop(1, now_ns)
+            self._drop(queue.take(1), now_ns)
+        if self._door is not None:
+            self._drop(queue.expired(now_ns), now_ns)
 
-    def _drop(self, rows: int, now_ns: int) -> None:
-        for request in self._queue.take(rows):
+    def _drop(self, requests: list[int], now_ns: int) -> None:
+        for request in requests:
             self._state[request] = DROPPED
             self._scheduler.reserved -= 1
             self._scheduler.dropped(1)
             if self._client[request] >= 0:
-                self._come_again(self._client[request], 0, now_ns)
+                self._come_again(self._client[request], 0, -1, now_ns)
 
     # ---------------------------------------------------------------- batches
 
@@ -259,7 +277,7 @@ class _World:
         """Gives idle executors what the policy wants them to have."""
         queue, scheduler, in_flight = self._queue, self._scheduler, self._occupancy.in_flight
         while queue.rows and (batches := min(in_flight)) < self._depth:
-            if self.deadline_ns[queue.head] <= now_ns:
+            if queue.head_deadline_ns(queue.rows) <= now_ns:
                 self._expire(now_ns)
                 continue
             executor = in_flight.index(batches)
@@ -270,13 +288,13 @@ class _World:
                     self._push(decision.at_ns, WAKE, None)
                 return
             if decision.drop:
-                self._drop(decision.drop, now_ns)
+                self._drop(queue.take(decision.drop), now_ns)
             if decision.rows:
                 self._start(executor, decision, now_ns)
 
     def _start(self, executor: int, decision: Dispatch, now_ns: int) -> None:
         queue = self._queue
-        head_deadline_ns = self.deadline_ns[queue.head]
+        head_deadline_ns = queue.head_deadline_ns(decision.rows)
         rows = queue.take(decision.rows)
         count = len(rows)
         run_ns = int(self._means[count] * self._draws[len(self._batches) % DRAWS])
@@ -301,5 +319,5 @@ class _World:
             client = clients[request]
             if client >= 0:
                 scheduler.returns.replied(client, now_ns)
-                self._push(now_ns + self._think_ns(), ARRIVE, (client, 0))
+                self._push(now_ns + self._think_ns(), ARRIVE, (client, 0, -1))
         self._dispatch(now_ns)

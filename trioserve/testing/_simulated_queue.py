@@ -22,6 +22,8 @@ class SimulatedQueue:
         self._ids: list[int] = []
         self._taken = 0
         self.rows = 0
+        self._is_mixed = False
+        """Whether there are keys that are no deadlines."""
 
     @property
     def head(self) -> int:
@@ -33,9 +35,24 @@ class SimulatedQueue:
         return min(self.rows, limit), self.rows >= limit
 
     def head_deadline_ns(self, rows: int) -> int:
-        """The deadline of the first row: all are of one class."""
-        del rows
-        return self._deadline_ns[self._ids[self._taken]]
+        """The earliest deadline among the first so many rows; the queue must not be empty."""
+        first = self._taken
+        if not self._is_mixed:
+            return self._keys[first]
+        deadline_ns = self._deadline_ns
+        return min([deadline_ns[request] for request in self._ids[first : first + rows]])
+
+    def expired(self, now_ns: int) -> list[int]:
+        """Takes all out whose deadline has passed, wherever they wait."""
+        first, deadline_ns = self._taken, self._deadline_ns
+        late = [request for request in self._ids[first:] if deadline_ns[request] <= now_ns]
+        if late:
+            waiting = zip(self._ids[first:], self._keys[first:], strict=True)
+            left = [(request, key_ns) for request, key_ns in waiting if deadline_ns[request] > now_ns]
+            self._ids = [request for request, _ in left]
+            self._keys = [key_ns for _, key_ns in left]
+            self._taken, self.rows = 0, len(left)
+        return late
 
     def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
         """When the first of the first so many rows became ready."""
@@ -46,6 +63,8 @@ class SimulatedQueue:
         """Enters a request."""
         keys = self._keys
         self.rows += 1
+        if key_ns != self._deadline_ns[request]:
+            self._is_mixed = True
         if not keys or key_ns >= keys[-1]:
             keys.append(key_ns)
             self._ids.append(request)
