@@ -87,7 +87,7 @@ def test_a_wake_up_is_not_asked_for_while_the_worker_is_full(make_world: MakeWor
     """Else the loop would spin until a batch comes back."""
     world = make_world(depth=2)
     wide, narrow = world.lane("wide"), world.lane("narrow")
-    narrow.policy = FixedWindow(5 * MS)
+    narrow.scheduler.policy = FixedWindow(5 * MS)
     client = world.client()
     client.infer(1, "narrow")
     world.turn()
@@ -101,7 +101,7 @@ def test_a_wake_up_is_not_asked_for_while_the_worker_is_full(make_world: MakeWor
 
 def test_no_wake_up_is_asked_for_without_a_worker(world: World) -> None:
     lane = world.lane("wide")
-    lane.policy = FixedWindow(5 * MS)
+    lane.scheduler.policy = FixedWindow(5 * MS)
     client = world.client()
     client.infer(1)
     world.turn()
@@ -160,7 +160,7 @@ def test_a_policy_that_takes_less_than_a_request_gets_the_request(world: World) 
         def decide(self, view: QueueView, now_ns: int) -> Dispatch:
             return Dispatch(1, CutReason.NO_GAIN)
 
-    world.lane("wide").policy = OneRow()
+    world.lane("wide").scheduler.policy = OneRow()
     client = world.client()
     client.infer(1, rows=3)
     client.infer(2)

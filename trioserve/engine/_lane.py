@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trioserve.admission import Tenants
-from trioserve.batching import LengthQueue, Policy, RowQueue, ServiceModel
+from trioserve.batching import LengthQueue, RowQueue, ServiceModel
 from trioserve.memory import FULL, SlotTable
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CLASS_MASK, HEADER_NBYTES, ErrorCode, Flag, pad8
@@ -47,8 +47,10 @@ MANY: Final = 1 << 15
 """Mark in the slots' flags column: a request of an INFER_MANY. Bit 15 of the wire's flags is reserved and ignored."""
 
 WIRE_FLAGS: Final = MANY - 1
-GRAINS: Final = 1024
-"""Deadlines that differ by less than such a part of the default one are not told apart in the order of service."""
+GRAINS: Final = 64
+MAX_GRAIN_NS: Final = 1 << 20
+"""Deadlines that differ by less than such a part of the default one, or than a millisecond, are served in order of
+arrival: what clients send at one time differs by what they and the network take."""
 
 MEAN_GAIN: Final = 1 / 16
 """Weight of one sample in a running mean."""
@@ -130,7 +132,7 @@ class Lane:
 
     def _make_queue(self) -> RowQueue | LengthQueue:
         grain_ns = 1 << max(0, (self.default_deadline_ns // GRAINS).bit_length() - 1)
-        return RowQueue(self.max_rows, self.slots.deadline_ns, grain_ns)
+        return RowQueue(self.max_rows, self.slots.deadline_ns, min(grain_ns, MAX_GRAIN_NS))
 
     # ---------------------------------------------------------------- the scheduler
 
@@ -144,15 +146,6 @@ class Lane:
         self.scheduler.service = service
         self.scheduler.refresh()
         self.door.settle(0)
-
-    @property
-    def policy(self) -> Policy:
-        """When batches are cut."""
-        return self.scheduler.policy
-
-    @policy.setter
-    def policy(self, policy: Policy) -> None:
-        self.scheduler.policy = policy
 
     # ---------------------------------------------------------------- admission
 

@@ -90,7 +90,7 @@ class StageKeeper:
             for lane, model in zip(stage.lanes, info.models, strict=True):
                 lane.service = ServiceModel(model.warmup_ns)
                 lead_ns = lead_of(info.hop_ns, max(model.warmup_ns.values(), default=0))
-                lane.policy = policy_of(lane.config, lead_ns)
+                lane.scheduler.policy = policy_of(lane.config, lead_ns)
         stage.attach(link)
         for lane, model in zip(stage.lanes, info.models, strict=True):
             if model.error:
