@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
@@ -96,6 +98,10 @@ class Executor(Stage[Lane, Batch]):
         queue, scheduler = lane.queue, lane.scheduler
         head_ns = scheduler.head_ns
         ranges = queue.take(decision.rows, lane.slots.row_counts)
+        if scheduler.returns.active:
+            readies_ns = lane.slots.readies_ns
+            came_ns = np.concatenate([readies_ns[first : first + count] for first, count in ranges])
+            scheduler.bursts.observe(sorted(came_ns.tolist()))
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
         lengths, batch.units = lane.measure(ranges, batch.rows)
