@@ -22,13 +22,18 @@ from tests.engine.play_client import Body
 from tests.engine.play_worker import FakeWorker
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
-from trioserve.config import ServerLimits
+from trioserve.config import QuotaConfig, ServerConfig, ServerLimits
 from trioserve_protocol import ErrorCode, Flag
 
 OWNERS = st.integers(0, 2)
 MODELS = st.sampled_from(["wide", "wide", "narrow"])
 TIMEOUTS_US = st.sampled_from([0, 0, 0, 1, 500, 1000, 5000])
-FLAGS = st.sampled_from([0, 0, 0, int(Flag.SAMPLED), int(Flag.NOREPLY), int(Flag.SAMPLED | Flag.NOREPLY)])
+CLASSES = st.sampled_from([0, 0, 0, 1, 2, 3])
+FLAGS = st.builds(
+    int.__or__,
+    CLASSES,
+    st.sampled_from([0, 0, 0, int(Flag.SAMPLED), int(Flag.NOREPLY), int(Flag.SAMPLED | Flag.NOREPLY)]),
+)
 STAGES = st.sampled_from(["executor", "tokenizer"])
 CODES = [int(code) for code in (ErrorCode.MODEL_RAISED, ErrorCode.INVALID_BYTES, ErrorCode.INTERNAL)]
 
@@ -40,11 +45,13 @@ class EngineMachine(RuleBasedStateMachine):
         depth=st.sampled_from([1, 2]),
         window=st.sampled_from([5, 256]),
         queued_nbytes=st.sampled_from([400, 1 << 30]),
+        per_s=st.sampled_from([0.0, 1000.0]),
         service_ns=st.sampled_from([0, 2 * MS]),
     )
-    def build(self, depth: int, window: int, queued_nbytes: int, service_ns: int) -> None:
+    def build(self, depth: int, window: int, queued_nbytes: int, per_s: float, service_ns: int) -> None:
         limits = ServerLimits(credit_requests=window, max_queued_nbytes=queued_nbytes)
-        self.world = World(depth=depth, limits=limits)
+        config = ServerConfig(limits=limits, quota=QuotaConfig(per_s, 20), tenants={"free": QuotaConfig()})
+        self.world = World(depth=depth, config=config)
         for lane in self.world.engine.lanes:
             lane.service = ServiceModel({1: service_ns} if service_ns else {})
         self.clients = [self.world.client() for _ in range(3)]
@@ -67,10 +74,22 @@ class EngineMachine(RuleBasedStateMachine):
     def infer_with_an_old_id(self, owner: int, model: str, back: int, rows: int) -> None:
         self.clients[owner].infer(max(1, self.rids[owner] - back), model, rows=rows)
 
-    @rule(owner=OWNERS, model=MODELS, count=st.integers(4, 9), timeout_us=TIMEOUTS_US)
-    def run(self, owner: int, model: str, count: int, timeout_us: int) -> None:
+    @rule(
+        owner=OWNERS,
+        model=MODELS,
+        timeouts_us=st.lists(TIMEOUTS_US, min_size=4, max_size=9),
+        klass=CLASSES,
+        alike=st.booleans(),
+    )
+    def run(self, owner: int, model: str, timeouts_us: list[int], klass: int, *, alike: bool) -> None:
+        count = len(timeouts_us)
         first = self.fresh(owner, count)
-        self.clients[owner].run(range(first, first + count), model, timeouts_us=timeout_us)
+        times = timeouts_us[0] if alike else timeouts_us
+        self.clients[owner].run(range(first, first + count), model, timeouts_us=times, flags=klass)
+
+    @rule(owner=OWNERS, name=st.sampled_from(["acme", "free"]))
+    def name_tenant(self, owner: int, name: str) -> None:
+        self.world.engine.name_tenant(self.clients[owner].session, name)
 
     @rule(
         owner=OWNERS,

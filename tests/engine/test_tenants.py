@@ -80,6 +80,16 @@ def test_what_is_refused_for_another_reason_is_not_charged(limited: World) -> No
     assert [client.code(rid) for rid in (10, 11, 20, 21)] == [None, None, None, QUOTA]
 
 
+def test_what_is_shed_of_a_run_is_not_charged(make_world: MakeWorld) -> None:
+    """Eight slots for twelve requests."""
+    world = make_world(config=ServerConfig(quota=QuotaConfig(0.001, 12)))
+    client = world.client()
+    client.run(range(1, 13), "narrow")
+    assert client.codes() == [None] * 8 + [ErrorCode.SHED] * 4
+    client.run(range(20, 26), "wide")
+    assert client.codes(range(20, 26)) == [None] * 4 + [QUOTA] * 2
+
+
 def test_a_quota_belongs_to_the_tenant_not_to_the_connection(limited: World) -> None:
     one, other = limited.client(), limited.client()
     for client in (one, other):

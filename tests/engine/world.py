@@ -215,6 +215,8 @@ def check_accounts(world: World) -> None:
             total_nbytes += slots.body_nbytes[slot]
         _check_lane(lane)
     assert engine.byte_permits.taken == total_nbytes
+    for executor in engine.executors:
+        assert executor.occupancy.in_flight == [executor.in_flight]
     for session in engine.sessions.by_index:
         assert session.inflight == inflight.pop(session.index, 0)
         assert session.ghosts == ghosts.pop(session.index, 0)

@@ -160,6 +160,48 @@ BUGS = (
         "parts += [view[: pad8(request.rows * nbytes) - admitted * nbytes]]",
     ),
     Bug(
+        "urgent: a row that overtakes goes before those of its own key",
+        "batching/_queue.py",
+        "index = bisect_right(ranges, [key_ns, BEHIND_ALL])",
+        "index = bisect_right(ranges, [key_ns])",
+    ),
+    Bug(
+        "urgent: an empty queue remembers its last deadline",
+        "batching/_queue.py",
+        "        if not self.rows:\n            self._tail_ns = LOWEST_NS\n        return taken",
+        "        return taken",
+    ),
+    Bug(
+        "urgent: a class is forgotten while a body is received",
+        "engine/_lane.py",
+        "self.queue.push(first, count, slots.deadline_ns[first], self.offset_of(first))",
+        "self.queue.push(first, count, slots.deadline_ns[first])",
+    ),
+    Bug(
+        "urgent: what was not admitted is charged",
+        "engine/_columns.py",
+        "account.give_back(granted - done)",
+        "account.give_back(0)",
+    ),
+    Bug(
+        "urgent: the rule is not told of other models' work",
+        "engine/_door.py",
+        "self._others_ns(key_ns) if self.neighbours else 0.0",
+        "0.0",
+    ),
+    Bug(
+        "urgent: after an overload the fast path stays closed",
+        "engine/_executor.py",
+        "            lane.door.settle(now_ns)\n",
+        "            pass\n",
+    ),
+    Bug(
+        "urgent: a lost worker is still counted as busy",
+        "engine/_executor.py",
+        "        self.occupancy.in_flight[0] -= 1\n",
+        "        pass\n",
+    ),
+    Bug(
         "a request that is admitted may push another behind its deadline",
         "admission/_rule.py",
         "            if 0 < over_ns <= hopeless_ns:\n                return over_ns\n",

@@ -133,7 +133,7 @@ class Executor(Stage[Lane, Batch]):
         way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
         self._back_ns = now_ns
         scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code), way_ns=way_ns)
-        lane.door.full_until_ns = 0
+        lane.door.reopen()
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)
         self._terminal.finish(work, result, now_ns)
