@@ -115,15 +115,15 @@ def test_the_cap_is_from_the_model(world: World) -> None:
 
 
 def test_beyond_the_credit_nothing_is_reserved(make_world: MakeWorld) -> None:
-    world = make_world(limits=ServerLimits(credit_requests=6))
+    world = make_world(limits=ServerLimits(credit_requests=12))
     lane = world.lane("wide")
     lane.service = ServiceModel({1: MS, 4: MS})
     lane.door.alarm()
     client = world.client()
-    for first in (1, 6, 11):
+    for first in (1, 6, 11, 16):
         client.run(range(first, first + 5))
-    assert client.codes().count(ErrorCode.CREDIT_EXCEEDED) == 9
-    assert len(client.waiting) == lane.gate.rows.taken == 6
+    assert client.codes().count(ErrorCode.CREDIT_EXCEEDED) == 8
+    assert len(client.waiting) == lane.gate.rows.taken == 12
     world.settle()
 
 
