@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from trioserve_tools import compiled
 from trioserve_tools.bench import _client
 from trioserve_tools.bench._client import LoadClient, LoadFailed, LoadRecord, LoadShape, load_client
 from trioserve_tools.bench._plan import fixed_plan
@@ -21,14 +22,14 @@ def test_python_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_python_where_the_compiler_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_client, "COMPILERS", ("false",))
+    monkeypatch.setattr(compiled, "COMPILERS", ("false",))
     assert load_client("auto", tmp_path).language == "Python"
     with pytest.raises(LoadFailed, match="false failed"):
         load_client("c", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not any(map(shutil.which, _client.COMPILERS)), reason="no C compiler")
+@pytest.mark.skipif(not any(map(shutil.which, compiled.COMPILERS)), reason="no C compiler")
 def test_the_program_is_compiled_once(tmp_path: Path) -> None:
     first = load_client("auto", tmp_path)
     (program,) = tmp_path.iterdir()

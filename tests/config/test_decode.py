@@ -101,7 +101,10 @@ def test_one_problem(line: str, key: str, wanted: str | None, given: str) -> Non
 def test_misspelt_key_is_corrected() -> None:
     problem = problems_of(GOOD + "max-rows = 3")["batching.max-rows"]
     assert problem.hint == 'did you mean "max_rows"?'
-    assert problem.expected == "one of the keys buckets, layout, max_rows, max_tokens, policy, window_ms"
+    assert (
+        problem.expected
+        == "one of the keys buckets, layout, max_rows, max_tokens, policy, shadows, window_ms"
+    )
 
 
 def test_missing_key_is_named() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from trioserve.batching import POLICY_NAMES
 from trioserve.config import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
 
 CONFIG = ModelConfig(
@@ -43,3 +44,13 @@ def test_paths() -> None:
 def test_frozen() -> None:
     with pytest.raises(AttributeError):
         CONFIG.name = "n"  # type: ignore[misc]
+
+
+def test_a_shadow_may_be_any_policy_that_has_a_name() -> None:
+    for name in POLICY_NAMES:
+        for shadow in (name, f"{name}:0.5"):
+            data = msgspec.json.encode({"shadows": [shadow]})
+            assert msgspec.json.decode(data, type=BatchingConfig).shadows == [shadow]
+    for shadow in ("best", "fixed:", "fixed:x", "fixed:1000.5x", "Greedy"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(msgspec.json.encode({"shadows": [shadow]}), type=BatchingConfig)

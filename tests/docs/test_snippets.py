@@ -177,6 +177,26 @@ def test_the_guide_s_repository_is_served(repository: Path, commands: Path, scri
         assert "5453 0133" in run_shell(SNIPPETS / "ping.sh", port)
 
 
+def test_the_guide_s_traffic_is_recorded_and_replayed(repository: Path, commands: Path) -> None:
+    record, replay = (
+        (SNIPPETS / name).read_text(encoding="utf-8").replace("7001", "0").split()
+        for name in ("record.sh", "replay.sh")
+    )
+    for port in served([str(commands / record[0]), *record[1:]], repository, commands):
+        assert "5453 0133" in run_shell(SNIPPETS / "ping.sh", port)
+    done = subprocess.run(
+        replay,
+        cwd=repository,
+        env=environment(commands),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.startswith("double: 0 requests")
+
+
 CLIENTS = sorted(SNIPPETS.glob("client_*.py")) + [
     SNIPPETS / name for name in ("deadlines.py", "priority.py", "timing.py", "readme_client.py")
 ]

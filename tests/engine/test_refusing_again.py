@@ -61,9 +61,10 @@ def test_the_rule_is_not_asked_about_one_who_has_no_better_prospects(
     [
         {"timeout_us": 2 * TIGHT_US},
         {"timeout_us": TIGHT_US, "flags": int(RequestClass.CRITICAL_PLUS)},
+        {"timeout_us": TIGHT_US, "flags": int(RequestClass.SHEDDABLE)},
         {"timeout_us": 1},
     ],
-    ids=["more time", "a better class", "infeasible"],
+    ids=["more time", "a better class", "a lesser class", "infeasible"],
 )
 def test_whoever_differs_is_asked_about(
     world: World, asked: Callable[[], int], better: dict[str, Any]
@@ -83,7 +84,7 @@ def test_it_is_asked_again_when_a_batch_has_come_back(world: World, asked: Calla
 
 def test_it_is_asked_again_when_the_time_is_over(world: World, asked: Callable[[], int]) -> None:
     before = asked()
-    world.clock.ns = world.lane("wide").door.full_until_ns
+    world.clock.ns = world.lane("wide").door.full_until_ns[0]
     world.client().infer(1, timeout_us=TIGHT_US)
     assert asked() == before + 1
 

@@ -90,6 +90,16 @@ def test_a_closed_loop_is_served_in_one_group() -> None:
 
 
 @pytest.mark.slow
+def test_a_burst_is_served_in_one_batch() -> None:
+    """Eight requests 0.1 ms apart every 20 ms; greedy serves the first alone."""
+    at_ns = (np.arange(200)[:, None] * 20 * MS + np.arange(8) * 100 * US).ravel()
+    flat = ServiceModel({1: 5 * MS, 32: 5 * MS})
+    adaptive = simulate(Adaptive(), Trace(at_ns), flat)
+    greedy = simulate(Greedy(), Trace(at_ns), flat)
+    assert adaptive.mean_latency_ms() <= 0.65 * greedy.mean_latency_ms()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "expected"), [(0.25, 1.12), (1, 1.37), (3, 1.492)])
 def test_greedy_takes_as_long_as_the_closed_form_says(x: float, expected: float) -> None:
     alpha_ms = 10

@@ -88,7 +88,7 @@ def test_a_run_in_one_write(wire: Wire, count: int) -> None:
 
 def test_a_run_over_the_window_is_refused_from_the_window_on(wire: Wire) -> None:
     wire.bind("slow")
-    wire.send(*(infer(rid, row(50)) for rid in range(1, 301)))
+    wire.send(*(infer(rid, row(150)) for rid in range(1, 301)))
     answers = wire.receive_many(300)
     refused = [event for event in answers if isinstance(event, Error)]
     assert {event.code for event in refused} == {ErrorCode.CREDIT_EXCEEDED}

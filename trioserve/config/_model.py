@@ -31,6 +31,13 @@ Sha256 = Annotated[
     str, Meta(pattern=r"^([0-9a-f]{64})?$", description="64 lower-case hexadecimal digits, or empty")
 ]
 Count = Annotated[int, Meta(ge=1)]
+PolicyName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(adaptive|greedy|fixed|triton|tensorflow|bentoml|clipper)(:\d{1,3}(\.\d+)?)?$",
+        description="a policy, and a window in milliseconds: greedy, fixed:0.5",
+    ),
+]
 
 
 class TensorConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +90,11 @@ class BatchingConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     `fixed`: when it is full or its oldest request has waited `window_ms`.
     """
+
+    shadows: list[PolicyName] = field(default_factory=list)
+    """Policies that the statistics are to say of what they would have made of the same traffic: `greedy`, `fixed:2`
+    (a window in milliseconds), `triton:2`, `tensorflow`, `bentoml`, `clipper`, `adaptive`. Some microseconds a request
+    each."""
 
     max_tokens: Annotated[int, Meta(ge=0, description="tokens")] = 0
     """Tokens of the largest batch, padding included; 0 means that only `max_rows` bounds it. One request

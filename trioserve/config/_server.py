@@ -173,6 +173,13 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     log_format: Literal["auto", "console", "json"] = "auto"
     """How events are written; `auto` is `console` on a terminal and `json` elsewhere."""
 
+    record: str = ""
+    """Directory that a record of the traffic of each model is written to when the server stops; empty for none. In a
+    file: relative to the working directory."""
+
+    record_requests: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    """Requests of one model that are recorded, in 25 bytes each; later ones are only counted."""
+
     limits: ServerLimits = field(default_factory=ServerLimits)
     """What clients may take."""
 

@@ -4,7 +4,7 @@ The hot path asks two numbers, `Lane.calm_rows` and `Lane.calm_ns`. While fewer 
 more time than that, the rule would admit it, and it is not asked. Everything else goes through `reserve`.
 
 The other end is as cheap: a request that is shed misses its deadline by some time, and until that has passed, or until
-a batch comes back, whoever has no more time and no better class misses it too.
+a batch comes back, whoever is of its class and has no more time misses it too.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ SEEN_NS: Final = 1e-3
 """Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
 
 MAX_SHEDS: Final = 4_096
+OPEN: Final = (0, 0, 0, 0)
+"""By class: nobody was shed."""
+
 SAME_TIME: Final = 256
 """Part of the default deadline by which two requests may differ in the time that they have and count as equal."""
 
@@ -80,12 +83,11 @@ class Door:
         self.room: Final = Room()
         self.neighbours: list[Lane] = []
         """Other models on the same executor."""
-        self.full_until_ns = 0
-        """Until when those are shed without asking the rule who have no more time and no better rank than somebody who
-        was shed."""
-        self._full_timeout_ns = self._full_offset_ns = 0
-        self._again_rows = 0
-        """Rows that were shed so, and that the scheduler has not been told of."""
+        self.full_until_ns = list(OPEN)
+        """Until when, by class, those are shed without asking the rule who have no more time than somebody who was."""
+        self._full_timeouts_ns = list(OPEN)
+        self._again_rows = self._again_ns = 0
+        """Rows that were shed so, and that the scheduler has not been told of; and the time that they had."""
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
@@ -130,7 +132,7 @@ class Door:
         count, rows_each = requests
         lane, classes, tenants, klass = self._lane, self.classes, self.tenants, flags & CLASS_MASK
         scheduler = lane.scheduler
-        if now_ns < self.full_until_ns and self._is_no_better(timeout_ns, klass):
+        if now_ns < self.full_until_ns[klass] and self._is_no_better(timeout_ns, klass):
             return self._shed_again(account, klass, (count, rows_each), timeout_ns, now_ns)
         units_each = rows_each * scheduler.units_per_row
         self._offered += count
@@ -162,20 +164,20 @@ class Door:
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
             if not classes.yields[klass] and (account is None or not account.is_over):
-                self.full_until_ns = now_ns + int(scheduler.excess_ns)
-                self._full_timeout_ns = timeout_ns + scheduler.sla_ns // SAME_TIME
-                self._full_offset_ns = classes.offsets_ns[klass]
+                self.full_until_ns[klass] = now_ns + int(scheduler.excess_ns)
+                self._full_timeouts_ns[klass] = timeout_ns + scheduler.sla_ns // SAME_TIME
         if scheduler.is_tense(now_ns):
             self.alarm()
         return admitted, code
 
+    def reopen(self) -> None:
+        """A batch has come back: who was shed before says nothing of who comes now."""
+        self.full_until_ns[:] = OPEN
+
     def _is_no_better(self, timeout_ns: int, klass: int) -> bool:
         """Whether a request has no better prospects than the one that was shed; much shorter ones are infeasible."""
-        longest_ns = self._full_timeout_ns
-        return (
-            longest_ns // 2 <= timeout_ns <= longest_ns
-            and self.classes.offsets_ns[klass] >= self._full_offset_ns
-        )
+        longest_ns = self._full_timeouts_ns[klass]
+        return longest_ns // 2 <= timeout_ns <= longest_ns
 
     def _shed_again(
         self, account: Account | None, klass: int, requests: tuple[int, int], timeout_ns: int, now_ns: int
@@ -184,6 +186,7 @@ class Door:
         count, rows_each = requests
         self._offered += count
         self._again_rows += count * rows_each
+        self._again_ns = timeout_ns
         scheduler = self._lane.scheduler
         scheduler.shed_ns = now_ns
         self.classes.offered_ns[klass] += count * rows_each * scheduler.row_ns + SEEN_NS
@@ -208,7 +211,7 @@ class Door:
         """Tells the scheduler what was received since it was told last, and what is on its way."""
         lane = self._lane
         if self._again_rows:
-            lane.scheduler.shed_again(self._again_rows * lane.scheduler.units_per_row, self._full_timeout_ns)
+            lane.scheduler.shed_again(self._again_rows * lane.scheduler.units_per_row, self._again_ns)
             self._again_rows = 0
         received = lane.stats.received
         if received > self._offered:

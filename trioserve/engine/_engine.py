@@ -23,6 +23,7 @@ from ._statistics import lane_statistics
 from ._terminal import Terminal
 from ._text import TextLane
 from ._tokenizer import Tokenizer
+from ._witness import Witness
 
 if TYPE_CHECKING:
     from trioserve.config import ModelConfig, QuotaConfig, ServerConfig
@@ -74,6 +75,8 @@ class Engine:
             config, signature, slab, gate, self.clock, self.tenants
         )
         lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
+        witness = Witness(lane, self.config.record_requests if self.config.record else 0)
+        lane.witness = witness if witness.is_wanted else None
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane

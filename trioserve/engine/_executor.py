@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
@@ -104,6 +106,10 @@ class Executor(Stage[Lane, Batch]):
                 return
         head_ns = scheduler.head_ns
         ranges = queue.take(rows, lane.slots.row_counts)
+        if scheduler.returns.active:
+            readies_ns = lane.slots.readies_ns
+            came_ns = np.concatenate([readies_ns[first : first + count] for first, count in ranges])
+            scheduler.bursts.observe(sorted(came_ns.tolist()))
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
         batch.suspect = suspect
@@ -150,7 +156,7 @@ class Executor(Stage[Lane, Batch]):
         way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
         self._back_ns = now_ns
         scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code), way_ns=way_ns)
-        lane.door.full_until_ns = 0
+        lane.door.reopen()
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)
         if work.ranges:

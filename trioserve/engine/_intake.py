@@ -63,17 +63,17 @@ class Intake:
             request: the event; its payload is copied or dropped here.
             now_ns: when the turn began that read it.
         """
-        rid, account = request.rid, session.account
+        rid, account = request.rid, session.accounts.get(request.handle, session.account)
         lane = session.lanes.get(request.handle)
         if lane is None or request.meta:
             found = self._find(session, request, len(request.payload), 1, many=False)
             if found is None:
                 return
             lane, account = found
-        elif session.accounts:
-            account = session.accounts.get(request.handle, account)
         session.taken += 1
         lane.stats.received += 1
+        if lane.witness is not None:
+            lane.witness.saw(session.index, 1, request.timeout_us, request.flags, now_ns, rows=request.rows)
         if rid > session.last_rid:
             session.last_rid = rid
         elif self._refusals.is_in_flight(session, lane, rid, 1):
@@ -92,9 +92,9 @@ class Intake:
             account.give_back(1)
             if code is ErrorCode.SHED:
                 self._refusals.shed(session, lane, rid, now_ns)
-                return
-            message = self._refusals.explain(session, lane, code, request, len(request.payload))
-            self._refusals.refuse(session, lane, account, (rid, 1), code, message)
+            else:
+                message = self._refusals.explain(session, lane, code, request, len(request.payload))
+                self._refusals.refuse(session, lane, account, (rid, 1), code, message)
 
     def admit_run(self, session: Session, run: InferRun, now_ns: int) -> None:
         """Takes a run of INFERs off a connection: as many as there is room for are admitted, the others refused."""
@@ -110,6 +110,8 @@ class Intake:
         session.taken += run.count
         session.last_rid = int(run.rids[-1])
         lane.stats.received += run.count
+        if lane.witness is not None:
+            lane.witness.saw(session.index, run.count, run.timeouts_us, run.flags, now_ns)
         done, code = admit_run(lane, session, run, terms[0], now_ns)
         if done < run.count:
             self._refusals.refuse_rest(session, lane, account, run, done, code)
@@ -134,6 +136,8 @@ class Intake:
             return
         lane.stats.received += run.count
         indices = np.array([session.index for session in sessions], np.uint32)
+        if lane.witness is not None:
+            lane.witness.saw(indices, run.count, run.timeouts_us, run.flags, now_ns)
         lane.returns.arrived_many(indices, now_ns)
         done, code = admit_columns(lane, indices, run, terms[0], run.count, now_ns)
         if not terms[1]:
@@ -154,7 +158,7 @@ class Intake:
         """Takes one INFER_MANY off a connection: its requests are admitted as far as there is room."""
         rid, total = request.rid, request.rows
         found = self._find(session, request, len(request.payload), total, many=True)
-        if found is None or not self._take_ids(session, found[0], rid, total):
+        if found is None or not self._take_ids(session, found[0], request, total, now_ns):
             return
         lane, account = found
         granted = account.grant(total, now_ns)
@@ -180,7 +184,7 @@ class Intake:
         many = request.frame_type == FrameType.INFER_MANY
         count = request.rows if many else 1
         found = self._find(session, request, request.payload_nbytes, count, many=many)
-        if found is None or not self._take_ids(session, found[0], request.rid, count):
+        if found is None or not self._take_ids(session, found[0], request, count, now_ns):
             return None
         lane, account = found
         refuse = self._refusals.refuse
@@ -290,10 +294,16 @@ class Intake:
             message = f"max_frame: expected at least the {needed} bytes of a result, the client takes {most}"
             raise RemoteProtocolError(ErrorCode.OUT_OF_RANGE, message)
 
-    def _take_ids(self, session: Session, lane: Lane, rid: int, count: int) -> bool:
+    def _take_ids(
+        self, session: Session, lane: Lane, request: InferMany | InferBegin, count: int, now_ns: int
+    ) -> bool:
         """Counts requests as taken; False if an id is in flight, which refuses the whole frame."""
+        rid = request.rid
         session.taken += count
         lane.stats.received += count
+        if lane.witness is not None:
+            rows = request.rows // count
+            lane.witness.saw(session.index, count, request.timeout_us, request.flags, now_ns, rows=rows)
         if rid > session.last_rid:
             session.last_rid = rid + count - 1
             return True

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ._arrival import Arrival, Source
     from ._batch import Range
     from ._session import Session
+    from ._witness import Witness
 
 OK: Final = ErrorCode.OK
 SPECIAL: Final = int(Flag.SAMPLED | Flag.NOREPLY)
@@ -71,6 +72,20 @@ class Lane:
     unit = "row"
     """What the run time of a batch grows with."""
 
+    witness: Witness | None = None
+    """Told of everything that is asked; None while nobody wants to know."""
+
+    calm_rows = NEVER_NS
+    """Rows that may be under way while the rule of the admission is not asked."""
+    calm_ns = 0
+    """Time that a request must have for it not to be asked."""
+    next_deadline_ns = NEVER_NS
+    """No unanswered request has an earlier deadline; may be too early, never too late."""
+    wake_ns = NEVER_NS
+    """When the policy wants to be asked again."""
+    announced_rows = 0
+    """Rows whose body is being received or whose text is being tokenized."""
+
     def __init__(
         self,
         config: ModelConfig,
@@ -103,10 +118,6 @@ class Lane:
         )
         self.scheduler.announced_etas = self._announced_etas
         self.returns: Final = self.scheduler.returns
-        self.calm_rows = NEVER_NS
-        """Rows that may be under way while the rule of the admission is not asked."""
-        self.calm_ns = 0
-        """Time that a request must have for it not to be asked."""
         self.door: Final = Door(self, tenants or Tenants())
         self.offsets_ns: Final = self.door.classes.offsets_ns
         self.tensors: Final = [
@@ -116,12 +127,6 @@ class Lane:
         """Payload of a one-row request, padding included; meaningless for text."""
         self.plain_frame_nbytes = HEADER_NBYTES + self.body_nbytes
         """Length of the frame of a plain request; 0 if they have no one length."""
-        self.next_deadline_ns = NEVER_NS
-        """No unanswered request has an earlier deadline; may be too early, never too late."""
-        self.wake_ns = NEVER_NS
-        """When the policy wants to be asked again."""
-        self.announced_rows = 0
-        """Rows whose body is being received or whose text is being tokenized."""
         self.under_way: dict[Source, int] = {}
         """What they come with, bodies and bursts of texts, and when that set out; oldest first."""
         self.mean_way_ns = 0.0

@@ -13,6 +13,7 @@ from trioserve.admission import Rule, Situation
 from trioserve.batching import (
     PROMPT_NS,
     Adaptive,
+    Bursts,
     DeadlineBands,
     Dispatch,
     Learner,
@@ -87,6 +88,7 @@ class Scheduler:
         """Units of service time in a typical row: 1 unless rows differ in length."""
         self.margins: Final = Margins()
         self.returns: Final = Returns()
+        self.bursts: Final = Bursts()
         self.offered: Final = DeadlineBands(RATE_MEMORY_NS)
         self.rule: Final = Rule(
             service,
@@ -277,11 +279,15 @@ class Scheduler:
         )
 
     def _etas(self, now_ns: int) -> list[tuple[int, float]]:
-        """When rows are expected: those on their way, and the clients of the last batches."""
+        """When rows are expected: those on their way, the clients of the last batches, else the rest of a burst."""
         etas = self.returns.etas(now_ns)
         if self.announced:
             etas += [(eta_ns, 1.0) for eta_ns in self.announced_etas() if eta_ns + OVERDUE_NS > now_ns]
             etas.sort()
+        if not etas and self.returns.active:
+            rows = self.queue.rows
+            oldest_ns = self.queue.oldest_ready_ns(rows, self.columns.ready_ns)
+            return self.bursts.etas(oldest_ns, rows, self._fixed_ns, now_ns)
         return etas
 
     def decide(self, executor: int, now_ns: int) -> Dispatch | WaitUntil:

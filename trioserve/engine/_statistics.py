@@ -33,6 +33,7 @@ def lane_statistics(lane: Lane, now_ns: int) -> dict[str, Any]:
         "slab_nbytes": lane.slab.layout.total_nbytes,
         "service": service_statistics(lane.service, lane.unit),
         "scheduler": _scheduler(lane, now_ns),
+        "shadows": lane.witness.snapshot(now_ns) if lane.witness else [],
     }
 
 

@@ -1,7 +1,8 @@
-"""What the server says of itself: structured logs."""
+"""What the server says of itself: structured logs, recorded traffic."""
 
 from __future__ import annotations
 
 from ._logging import configure_logging
+from ._traffic import ARRIVAL, TrafficError, TrafficRecord, TrafficRecorder
 
-__all__ = ["configure_logging"]
+__all__ = ["ARRIVAL", "TrafficRecord", "TrafficError", "TrafficRecorder", "configure_logging"]

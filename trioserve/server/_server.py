@@ -29,6 +29,7 @@ from ._collapse import collapsed
 from ._learning import Learning
 from ._learnt import open_store
 from ._memory import ServerMemory
+from ._records import prepare_records, save_records
 from ._stages import StageKeeper
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Server:
             task_status: started with `addresses` once every model is loaded and clients can connect.
 
         Raises:
-            OSError: an address is taken.
+            OSError: an address is taken, or `config.record` cannot be a directory.
             WorkerStartError: a worker did not become ready.
             LoadError: a model could not be loaded.
 
@@ -90,6 +91,7 @@ class Server:
         """
         with collapsed(), ServerMemory(self.models) as memory, contextlib.ExitStack() as owned:
             listeners = [owned.enter_context(listener) for listener in await _listen(self.config)]
+            prepare_records(self.config.record)
             clock = MonotonicClock()
             wire_limits = _wire_limits(self.config)
             engine = Engine(self.config, wire_limits, clock)
@@ -192,6 +194,7 @@ class Server:
         group.hang_up()
         with trio.move_on_after(FAREWELL_S):
             await group.wait_empty()
+        save_records(engine.lanes, self.config.record)
         log.info("server_stopped")
 
 

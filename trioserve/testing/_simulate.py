@@ -297,6 +297,8 @@ class _World:
         head_deadline_ns = queue.head_deadline_ns(decision.rows)
         rows = queue.take(decision.rows)
         count = len(rows)
+        if self._scheduler.returns.active:
+            self._scheduler.bursts.observe(sorted([self.ready_ns[request] for request in rows]))
         run_ns = int(self._means[count] * self._draws[len(self._batches) % DRAWS])
         start_ns = max(now_ns, self._until_ns[executor])
         finish_ns = self._until_ns[executor] = start_ns + run_ns

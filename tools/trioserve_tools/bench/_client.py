@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +11,9 @@ from typing import Final, Literal
 
 import trio
 
+from trioserve_tools.compiled import NoProgram, compiled
+
 SOURCE: Final = Path(__file__).parent / "load.c"
-COMPILERS: Final = ("cc", "gcc", "clang")
 GRACE_S: Final = 60.0
 """Longest that a run may take beyond its seconds."""
 
@@ -113,27 +111,8 @@ def load_client(choice: Choice, cache: Path) -> LoadClient:
     if choice == "python":
         return in_python
     try:
-        return LoadClient("C", (str(_compiled(cache)),))
-    except LoadFailed:
+        return LoadClient("C", (str(compiled(SOURCE, cache)),))
+    except NoProgram as error:
         if choice == "c":
-            raise
+            raise LoadFailed(str(error)) from None
         return in_python
-
-
-def _compiled(cache: Path) -> Path:
-    """The program, compiled once for each text of its source."""
-    program = cache / f"load-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
-    if program.exists():
-        return program
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        raise LoadFailed(f"no C compiler: none of {', '.join(COMPILERS)} is installed")
-    cache.mkdir(parents=True, exist_ok=True)
-    fresh = program.with_suffix(f".{os.getpid()}")
-    done = subprocess.run(
-        [compiler, "-O2", "-o", str(fresh), str(SOURCE), "-lm"], check=False, capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        raise LoadFailed(f"{compiler} failed: {done.stderr.strip()}")
-    fresh.rename(program)
-    return program.resolve()

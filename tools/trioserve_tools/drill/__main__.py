@@ -14,7 +14,16 @@ from typing import Final
 import trio
 
 from trioserve_tools.drill import __doc__ as _about
-from trioserve_tools.drill._drill import QUICK_OPTIONS, SERVED, Drill, Field, Finding, NotRun, options
+from trioserve_tools.drill._drill import (
+    QUICK_OPTIONS,
+    SERVED,
+    Drill,
+    Field,
+    Finding,
+    NotRun,
+    options,
+    root_of,
+)
 from trioserve_tools.drill._drills import DRILLS
 from trioserve_tools.drill._scoreboard import (
     BROKEN,
@@ -91,10 +100,11 @@ class Runner:
         started_s = time.monotonic()
         try:
             findings = await drill.run(field)
-        except NotRun as error:
-            return self._failed(drill, str(error), NOT_RUN)
         except Exception as error:  # noqa: BLE001  whatever went wrong is what the drill found
-            return self._failed(drill, _in_a_line(error), BROKEN)
+            cause = root_of(error)
+            if isinstance(cause, NotRun):
+                return self._failed(drill, str(cause), NOT_RUN)
+            return self._failed(drill, _in_a_line(cause), BROKEN)
         row = finished_row(drill, findings, seed=self._seed, date=self._date, command=self._command(drill))
         for finding in findings:
             print(f"    {_told(finding)}")
@@ -124,8 +134,6 @@ def _told(finding: Finding) -> str:
 
 
 def _in_a_line(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -30,6 +30,13 @@ class NotRun(Exception):
     """A drill cannot be run here. `str()` says why."""
 
 
+def root_of(error: BaseException) -> BaseException:
+    """The first error in a group of errors, however deep."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One value of a drill, and what it must be."""
@@ -91,6 +98,10 @@ class Field:
     def timing(self, what: str, value: float, bound: float, unit: str) -> Finding:
         """A value with an upper bound that a busy machine can push it over."""
         return Finding(what, value, None if self.quick else Target("<=", bound), unit)
+
+    def at_least(self, what: str, value: float, bound: float, unit: str = "") -> Finding:
+        """A value with a lower bound that a busy machine can push it below."""
+        return Finding(what, value, None if self.quick else Target(">=", bound), unit)
 
     def rng(self) -> random.Random:
         """A generator that depends on the seed and the drill, and on nothing else."""

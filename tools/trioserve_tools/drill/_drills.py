@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import _bytes, _floods, _kills, _parser, _slow
+from . import _bytes, _deadlines, _fair, _floods, _kills, _low_load, _mixed, _overload, _parser, _slow, _storm
 from ._drill import Drill
 
 DRILLS: Final = (
@@ -54,7 +54,87 @@ DRILLS: Final = (
         "answered at 20 ms",
         10,
         1,
-        _slow.deadlines,
+        _deadlines.deadlines,
+    ),
+    Drill(
+        "late-binding",
+        "one request runs, four arrive one after the other",
+        "the next batch is of four",
+        50,
+        3,
+        _deadlines.late_binding,
+    ),
+    Drill(
+        "low-load",
+        "a tenth of what one request at a time could be, for so many seconds",
+        "nobody is waited for",
+        20,
+        1,
+        _low_load.low_load,
+    ),
+    Drill(
+        "closed-loop",
+        "eight clients that come back after 0.2 ms, each policy for so many seconds",
+        "they are waited for, and gain by it",
+        5,
+        1,
+        _low_load.closed_loop,
+    ),
+    Drill(
+        "bursts",
+        "eight requests 0.1 ms apart every 20 ms, for so many seconds",
+        "the burst is learnt and waited for",
+        5,
+        1,
+        _low_load.bursts,
+    ),
+    Drill(
+        "overload-sleeper",
+        "2, 5 and 10 times the capacity for so many seconds, then 0.7 times; 5 ms + 0.2 ms a row, 50 ms for each",
+        "what can be done in time is done, the rest is refused at once",
+        20,
+        1,
+        _overload.overload_sleeper,
+    ),
+    Drill(
+        "overload-minilm",
+        "the same with MiniLM from text, 250 ms for each",
+        "what can be done in time is done, the rest is refused at once",
+        20,
+        1,
+        _overload.overload_minilm,
+    ),
+    Drill(
+        "tenant-flood",
+        "one of eight tenants asks for ten times its share, for so many seconds",
+        "the others hardly notice, and each gets its share",
+        10,
+        1,
+        _fair.tenant_flood,
+    ),
+    Drill(
+        "class-floods",
+        "three times the capacity, sheddable and then critical, for so many seconds each",
+        "lower classes are shed first, and keep their floor",
+        10,
+        1,
+        _fair.class_floods,
+    ),
+    Drill(
+        "mixed-lengths",
+        "texts of 8 to 256 tokens in padded batches, for so many seconds",
+        "little of what is computed is padding",
+        15,
+        2,
+        _mixed.mixed_lengths,
+    ),
+    Drill(
+        "cancel-storm",
+        "64 requests, gone, one request: CANCEL and close, RST, FIN",
+        "the one is answered, half-closed ones too, and nothing leaks",
+        1_000,
+        10,
+        _storm.cancel_storm,
     ),
     Drill(
         "cancel-flood",

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,14 +13,13 @@ import trio
 from trioserve_tools.process_figures import open_fds
 from trioserve_tools.server_process import ServerProcess
 
+from ._beside import beside
 from ._wire import Wire, wire
 
 SETTLE_S: Final = 5.0
 """Longest that a server may take to get everything back once nobody wants anything of it any more."""
 
 POLL_S: Final = 0.05
-START_S: Final = 20.0
-"""Longest that a neighbour may take to begin and to end."""
 
 
 async def leaks(server: ServerProcess, fds: int) -> int:
@@ -92,25 +87,9 @@ async def neighbour(port: int) -> AsyncIterator[Neighbour]:
     It is a process of its own, so that it feels the server and not what this program does to it.
     """
     living = Neighbour()
-    command = [sys.executable, "-m", "trioserve_tools.drill.neighbour", str(port)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    process = await trio.lowlevel.open_process(
-        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    if process.stdin is None or process.stdout is None:
-        raise AssertionError("a process without the pipes that were asked for: this is a bug")
-    try:
-        with trio.fail_after(START_S):
-            await process.stdout.receive_some()
+    async with beside("trioserve_tools.drill.neighbour", str(port)) as program:
         yield living
-        await process.stdin.aclose()
-        with trio.fail_after(START_S):
-            said = b"".join([chunk async for chunk in process.stdout])
-            await process.wait()
-        living.felt = Felt(**json.loads(said))
-    finally:
-        if process.returncode is None:
-            process.kill()
+    living.felt = Felt(**program.said)
 
 
 async def undisturbed_p99_us(port: int, seconds: float) -> float:

@@ -1,25 +1,22 @@
-"""Clients that are slow on purpose, or silent, and deadlines shorter than what is running."""
+"""Clients that are slow on purpose, or silent."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
-import time
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import trio
 
-from trioserve_protocol import ErrorCode, FrameType
 from trioserve_tools.idle_connections import affordable, idle_connections
 from trioserve_tools.process_figures import descendants, rss_nbytes, wakeups, wakeups_since
 
 from ._drill import QUICK_SOFT_S, QUICK_STALL_S, Field, Finding, at_most, exactly, none_of
 from ._observe import fds_of, leaks, neighbour, undisturbed_p99_us
 from ._until import until
-from ._wire import MINUTE_US, Wire, infer, wire
+from ._wire import Wire, infer, wire
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -186,93 +183,3 @@ async def idle(field: Field) -> list[Finding]:
         none_of("wake-ups", wakes),
         none_of("leaked", leaked),
     ]
-
-
-# ---------------------------------------------------------------- deadlines
-
-DEADLINE_MS: Final = 20.0
-BETWEEN_S: Final = 0.007
-MARGIN_S: Final = 0.15
-SLOW_RID: Final = 1
-INSIDE_RID: Final = 2
-
-
-async def deadlines(field: Field) -> list[Finding]:
-    """Requests of 20 ms inside a batch that takes 2 s, and behind it.
-
-    No reply can be more punctual than a thread that just sleeps for as long, so that is measured beside it.
-    """
-    batch_s = 0.4 if field.quick else 2.0
-    bare_ms = await trio.to_thread.run_sync(_lateness_of_sleep_ms, 20 if field.quick else 300)
-    late_ms: list[float] = []
-    early = others = 0
-    async with wire(field.server.port, "slow") as connection:
-        for _ in range(field.count):
-            replies = await _one_slow_batch(connection, batch_s)
-            for rid, (status, took_ms) in replies.items():
-                if rid == SLOW_RID:
-                    others += status != ErrorCode.OK
-                    continue
-                others += status & 0xFF != ErrorCode.DEADLINE_EXCEEDED
-                late_ms.append(took_ms - DEADLINE_MS)
-                early += took_ms < DEADLINE_MS and status != ErrorCode.DEADLINE_INFEASIBLE
-    return [
-        none_of("other outcomes than DEADLINE_EXCEEDED", others),
-        none_of("answered before the deadline", early),
-        _lateness(field, late_ms, bare_ms, 0.5),
-        _lateness(field, late_ms, bare_ms, 0.99),
-        Finding("a bare sleep's, p99", float(np.quantile(bare_ms, 0.99)), unit="ms"),
-        Finding("deadlines", len(late_ms)),
-        Finding("batches", field.count),
-    ]
-
-
-def _lateness(field: Field, late_ms: Sequence[float], bare_ms: Sequence[float], quantile: float) -> Finding:
-    """A millisecond is promised, or what the machine itself is late by and 0.3 ms."""
-    bound_ms = max(1.0, round(float(np.quantile(bare_ms, quantile)) + 0.3, 2))
-    return field.timing(
-        f"lateness, p{quantile * 100:.0f}", float(np.quantile(late_ms, quantile)), bound_ms, "ms"
-    )
-
-
-def _lateness_of_sleep_ms(times: int) -> list[float]:
-    late_ms: list[float] = []
-    for _ in range(times):
-        began = time.monotonic()
-        time.sleep(DEADLINE_MS / 1e3)
-        late_ms.append((time.monotonic() - began) * 1e3 - DEADLINE_MS)
-    return late_ms
-
-
-async def _one_slow_batch(connection: Wire, batch_s: float) -> dict[int, tuple[int, float]]:
-    """Status of every request of one slow batch and of those behind it, with the milliseconds it took."""
-    sent_ns: dict[int, int] = {}
-    replies: dict[int, tuple[int, float]] = {}
-    all_sent = trio.Event()
-
-    async def send(rid: int, data: bytes) -> None:
-        sent_ns[rid] = time.monotonic_ns()
-        await connection.send(data)
-
-    async def take_all() -> None:
-        # The slow batch ends last, so there is always something to wait for until all is sent.
-        while len(replies) < len(sent_ns) or not all_sent.is_set():
-            reply = await connection.expect()
-            took_ms = (time.monotonic_ns() - sent_ns[reply.rid]) / 1e6
-            replies[reply.rid] = (reply.status if reply.kind == FrameType.ERROR else ErrorCode.OK, took_ms)
-
-    zero, timeout_us = np.zeros(1, np.float32).tobytes(), int(DEADLINE_MS * 1000)
-    slow = infer(SLOW_RID, np.full(1, batch_s, np.float32).tobytes(), timeout_us=MINUTE_US)
-    # The last ones must expire before the batch is over.
-    last_s = trio.current_time() + batch_s - MARGIN_S
-    async with trio.open_nursery() as nursery:
-        sent_ns[INSIDE_RID] = time.monotonic_ns()
-        await send(SLOW_RID, slow + infer(INSIDE_RID, zero, timeout_us=timeout_us))
-        nursery.start_soon(take_all)
-        for rid in itertools.count(INSIDE_RID + 1):
-            await trio.sleep(BETWEEN_S)
-            if trio.current_time() > last_s:
-                break
-            await send(rid, infer(rid, zero, timeout_us=timeout_us))
-        all_sent.set()
-    return replies

@@ -15,6 +15,7 @@ from trioserve_protocol import (
     HEADER,
     HEADER_NBYTES,
     FrameType,
+    RequestClass,
     admin_frame,
     bind_frame,
     frame,
@@ -144,14 +145,21 @@ async def wire(port: int, model: str = "") -> AsyncIterator[Wire]:
         yield opened
 
 
-def infer(rid: int, payload: bytes, *, rows: int = 1, timeout_us: int = MINUTE_US) -> bytes:
+def infer(
+    rid: int,
+    payload: bytes,
+    *,
+    rows: int = 1,
+    timeout_us: int = MINUTE_US,
+    request_class: RequestClass = RequestClass.CRITICAL,
+) -> bytes:
     """An INFER of the model that is bound to `HANDLE`."""
     return frame_bytes(
         frame(
             FrameType.INFER,
             rid=rid,
             handle=HANDLE,
-            flags=infer_flags(),
+            flags=infer_flags(request_class),
             timeout_us=timeout_us,
             rows=rows,
             payload=payload,

@@ -54,7 +54,7 @@ RIVALS: Final = (
 
 def traces(seconds: float) -> dict[str, Arrivals]:
     """The arrivals, by what the tables call them."""
-    pages = np.sort(np.concatenate([session(seconds, seed).at_ns for seed in range(24)]))
+    pages = np.sort(np.concatenate([session(seconds, seed).at_ns for seed in range(4)]))
     return {
         "Poisson, 0.3": poisson(0.3 * CAPACITY_PER_S, seconds, 1),
         "Poisson, 0.9": poisson(0.9 * CAPACITY_PER_S, seconds, 2),

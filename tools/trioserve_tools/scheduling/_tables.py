@@ -24,7 +24,7 @@ class Size(NamedTuple):
     seeds: int
 
 
-FULL: Final = Size(40_000, 20.0, 3)
+FULL: Final = Size(20_000, 10.0, 2)
 SHORT: Final = Size(800, 0.5, 1)
 
 Table = Callable[[Size], str]
@@ -47,7 +47,7 @@ def closed_form(size: Size) -> str:
             f"{one.waiting:+.2%}",
             f"{one.expected_waiting:+.2%}",
         ]
-        for one in waiting(requests=5 * size.requests)
+        for one in waiting(requests=10 * size.requests)
     ]
     return markdown_table.render(columns, rows)
 
@@ -74,7 +74,7 @@ def figures(size: Size) -> str:
             for load in (2, 10)
         )
         highest = [highest_load(case, requests=size.requests, seed=seed) for seed in range(size.seeds)]
-        seconds = size.requests / 40_000
+        seconds = size.requests / 20_000
         recovery = [recovery_s(case, retries=retries, overload_s=seconds) for retries in (0, 1)]
         rows.append(
             [
@@ -126,7 +126,7 @@ def windows(size: Size) -> str:
         [
             f"{fixed_ms:g} + {row_ms:g} b, {executors}",
             kind,
-            *window_row(fixed_ms, row_ms, executors, kind, size.requests // 4, size.seeds),
+            *window_row(fixed_ms, row_ms, executors, kind, size.requests // 2, size.seeds),
         ]
         for fixed_ms, row_ms in WINDOW_CASES.models
         for executors, kind in WINDOW_CASES.settings

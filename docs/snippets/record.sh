@@ -1,0 +1,1 @@
+trioserve serve --models models --set record=records --port 7001
