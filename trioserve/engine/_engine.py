@@ -74,9 +74,9 @@ class Engine:
         lane = (TextLane if config.tokenizer else Lane)(
             config, signature, slab, gate, self.clock, self.tenants
         )
-        lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
         witness = Witness(lane, self.config.record_requests if self.config.record else 0)
         lane.witness = witness if witness.is_wanted else None
+        lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
