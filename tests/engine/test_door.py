@@ -134,6 +134,19 @@ def test_a_slow_sender_does_not_have_others_refused(world: World) -> None:
     world.settle()
 
 
+def test_a_body_that_does_not_come_teaches_nothing(world: World) -> None:
+    lane = wide(world)
+    client = world.client()
+    client.begin(1, timeout_us=20_000)
+    client.infer(2)
+    world.pass_time(MS)
+    client.infer(3, timeout_us=9_500)
+    world.pass_time(30 * MS)
+    assert client.codes([1, 3]) == [ErrorCode.DEADLINE_IN_QUEUE] * 2
+    assert lane.scheduler._dropped == 1
+    world.settle()
+
+
 def test_room_is_counted_once_and_only_for_whom_it_came_in_time() -> None:
     room = Room()
     room.was_there(10)

@@ -201,6 +201,84 @@ BUGS = (
         "        self.occupancy.in_flight[0] -= 1\n",
         "        pass\n",
     ),
+    Bug(
+        "a request that is admitted may push another behind its deadline",
+        "admission/_rule.py",
+        "            if 0 < over_ns <= hopeless_ns:\n                return over_ns\n",
+        "            if 0 < over_ns <= hopeless_ns:\n                return 0.0\n",
+    ),
+    Bug(
+        "what will have come by then is not in the batch",
+        "admission/_rule.py",
+        "size = min(float(full), rest + 1 + int(situation.rate * wait_ns))",
+        "size = min(float(full), rest + 1)",
+    ),
+    Bug(
+        "every executor is expected to be free at once",
+        "admission/_rule.py",
+        "batches, executor = divmod(int(turn), self.executors)",
+        "batches, executor = int(turn) // self.executors, 0",
+    ),
+    Bug(
+        "the margin does not grow with the batches ahead",
+        "admission/_rule.py",
+        "(batches + busy) * full_deviation_ns * full_deviation_ns",
+        "busy * full_deviation_ns * full_deviation_ns",
+    ),
+    Bug(
+        "one comparison admits what the rule would not",
+        "admission/_rule.py",
+        "return reserved <= self.calm_units and deadline_ns - now_ns >= self.calm_ns",
+        "return reserved <= self.calm_units",
+    ),
+    Bug(
+        "those who are told to come again all come at once",
+        "admission/_rule.py",
+        "self._promised_ns = min(promised_ns, now_ns + MAX_RETRY_NS)",
+        "self._promised_ns = min(now_ns + excess_ns, now_ns + MAX_RETRY_NS)",
+    ),
+    Bug(
+        "a head is dropped by the quantile of its time, not by the mean",
+        "batching/_adaptive.py",
+        "alone_ns = start_ns + service.mean_ns(1)\n",
+        "alone_ns = start_ns + service.quantile_ns(1)\n",
+    ),
+    Bug(
+        "a batch waits beyond its head's deadline",
+        "batching/_adaptive.py",
+        "return WaitUntil(min(window_end_ns, slack_end_ns, at_ns))",
+        "return WaitUntil(min(window_end_ns, at_ns))",
+    ),
+    Bug(
+        "the window counts from the oldest request, though the executor was busy",
+        "batching/_adaptive.py",
+        "window_end_ns = max(view.oldest_ready_ns, view.last_completion_ns) + self.window_ns",
+        "window_end_ns = view.oldest_ready_ns + self.window_ns",
+    ),
+    Bug(
+        "one who is expected counts as certain",
+        "batching/_adaptive.py",
+        "        likely += chance\n",
+        "        likely += 1.0\n",
+    ),
+    Bug(
+        "a stall is taken for a slow model",
+        "batching/_service.py",
+        "sample_ns = min(float(run_ns), mean_ns + CLIP * self.k * deviation_ns)",
+        "sample_ns = float(run_ns)",
+    ),
+    Bug(
+        "a client that stays away is expected for ever",
+        "batching/_returns.py",
+        "        for session in lost:\n            del self._away[session]\n",
+        "",
+    ),
+    Bug(
+        "promises that were broken by dropping do not count",
+        "engine/_scheduler.py",
+        "self.margins.promised(near + self._dropped, late + self._dropped)",
+        "self.margins.promised(near, late)",
+    ),
 )
 
 

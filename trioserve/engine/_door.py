@@ -230,7 +230,7 @@ class Door:
         share_ns = CALM_SHARE * scheduler.sla_ns
         models = 1 + len(self.neighbours)
         others_ns = sum([2 * other.scheduler.rule.full_ns for other in self.neighbours])
-        batches = (share_ns - rule.calm_ns - others_ns) / (CALM_MARGIN * rule.full_ns * models)
+        batches = (share_ns - rule.calm_ns - others_ns) / (CALM_MARGIN * max(1.0, rule.full_ns) * models)
         units = batches * rule.full_units
         if units > rule.calm_units:
             lane.calm_ns = int(share_ns)

@@ -110,7 +110,7 @@ class Intake:
         lane.stats.received += run.count
         if lane.witness is not None:
             lane.witness.saw(session.index, run.count, run.timeouts_us, run.flags, now_ns)
-        done, code = admit_run(lane, session, run, terms[0], now_ns)
+        done, code = admit_run(lane, session, run, terms, now_ns)
         if done < run.count:
             self._refusals.refuse_rest(session, lane, account, run, done, code)
 
@@ -127,7 +127,7 @@ class Intake:
         tenants = self._engine.tenants
         flags = int(np.bitwise_or.reduce(run.flags))
         terms = None if tenants.has_quotas else terms_of(lane, None, run, flags, now_ns)
-        if terms is None or not (terms[1] or not any(session.account.is_over for session in sessions)):
+        if terms is None or not (terms.is_calm or not any(session.account.is_over for session in sessions)):
             for row, session in enumerate(sessions):
                 self.admit(session, _request_of(run, row), now_ns)
             return
@@ -136,8 +136,8 @@ class Intake:
         if lane.witness is not None:
             lane.witness.saw(indices, run.count, run.timeouts_us, run.flags, now_ns)
         lane.returns.arrived_many(indices, now_ns)
-        done, code = admit_columns(lane, indices, run, terms[0], run.count, now_ns)
-        if not terms[1]:
+        done, code = admit_columns(lane, indices, run, terms, run.count, now_ns)
+        if not terms.is_calm:
             for session in sessions[:done]:
                 tenants.count(session.account, lane.scheduler.row_ns)
         body_nbytes, rids = lane.body_nbytes, run.rids.tolist()
