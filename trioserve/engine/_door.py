@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trioserve.admission import Account
 
     from ._lane import Lane
+    from ._quarantine import Quarantine
 
 CALM_SHARE: Final = 0.5
 """Of the default deadline: what is under way may take so long, with its margin, before the rule is asked."""
@@ -71,6 +72,9 @@ class Door:
         lane: the model.
         tenants: accounts of all models.
     """
+
+    quarantine: Quarantine
+    """What is known of inputs that kill workers; set by the engine."""
 
     def __init__(self, lane: Lane, tenants: Tenants) -> None:
         self._lane: Final = lane
