@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from trioserve.batching import Margins
-from trioserve.batching._margins import FIRST_KG, FIRST_Z, LATE, LEAST_KG, LEAST_Z, MISSED, MOST_KG, MOST_Z
+from trioserve.batching._margins import (
+    FIRST_KG,
+    FIRST_Z,
+    LATE,
+    LEAST_KG,
+    LEAST_Z,
+    MISSED,
+    MOST_KG,
+    MOST_STEP,
+    MOST_Z,
+)
 
 
 def test_broken_promises_make_careful() -> None:
@@ -15,6 +25,17 @@ def test_broken_promises_make_careful() -> None:
     for _ in range(100):
         margins.promised(1, 1)
     assert margins.z == MOST_Z
+
+
+def test_one_stall_is_no_lesson_for_long() -> None:
+    """A whole batch late counts like a tenth of one: of three of them little is left after two hundred in time."""
+    margins = Margins()
+    for _ in range(3):
+        margins.promised(32, 32)
+    assert margins.z == pytest.approx(FIRST_Z + 3 * (MOST_STEP - MISSED))
+    for _ in range(200):
+        margins.promised(32, 0)
+    assert margins.z < FIRST_Z
 
 
 def test_kept_promises_make_bold() -> None:
