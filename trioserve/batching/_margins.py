@@ -16,8 +16,8 @@ LATE: Final = 0.005
 
 LATE_STEP: Final = 0.5
 MOST_STEP: Final = 0.1
-"""Of `z`, for one batch. A stall of the machine makes whole batches late and says nothing of how run times scatter: three
-of them took the margin to its maximum, from where it came back after two thousand. In the simulator, where nothing
+"""Of `z`, for one batch. A stall of the machine makes whole batches late and says nothing of how run times scatter:
+five took the margin to its maximum, from where it came back after two thousand. In the simulator, where nothing
 stalls, goodput and misses are the same with and without."""
 
 FIRST_Z: Final = 3.5
