@@ -6,7 +6,9 @@ import pytest
 
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import HANDLES
+from tests.engine.test_columns import across
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve.config import QuotaConfig, ServerConfig
 from trioserve.engine import Session
 from trioserve_protocol import ErrorCode, Tag, tlv
@@ -137,6 +139,20 @@ def test_a_connection_that_names_its_tenant_late_is_counted_for_it_from_then_on(
     limited.engine.name_tenant(client.session, "free")
     client.infer(4, handle=0, meta=meta)
     assert client.codes() == [None] * 4
+
+
+def test_requests_gathered_from_many_connections_are_counted_for_their_tenants(make_world: MakeWorld) -> None:
+    world = make_world()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS})
+    lane.calm_rows = 0
+    clients = [world.client() for _ in range(3)]
+    for client in clients[:2]:
+        world.engine.name_tenant(client.session, "acme")
+    across(world, clients, 1)
+    pending_ns = [client.session.account.pending_ns for client in clients]
+    assert pending_ns == pytest.approx([2.5 * MS, 2.5 * MS, 1.25 * MS])
+    world.settle()
 
 
 def test_a_long_pause_gives_no_more_than_a_burst(limited: World) -> None:

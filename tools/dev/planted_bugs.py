@@ -202,6 +202,36 @@ BUGS = (
         "        pass\n",
     ),
     Bug(
+        "told: gathered requests are counted for no tenant",
+        "engine/_intake.py",
+        "tenants.count(session.account, lane.scheduler.row_ns)",
+        "pass",
+    ),
+    Bug(
+        "told: a request that expires in the queue is no broken promise",
+        "engine/_terminal.py",
+        "lane.scheduler.dropped(1)",
+        "lane.scheduler.dropped(0)",
+    ),
+    Bug(
+        "told: the next connection is taken for the one that had its index",
+        "engine/_engine.py",
+        "            lane.scheduler.returns.closed(session.index)",
+        "            pass",
+    ),
+    Bug(
+        "told: a client that sends one request at a time is never expected back",
+        "engine/_lane.py",
+        "            self.returns.arrived(session.index, now_ns)\n        code = self.closed_code",
+        "            pass\n        code = self.closed_code",
+    ),
+    Bug(
+        "told: a class that starves keeps its rank where requests are not plain",
+        "engine/_lane.py",
+        "self.door.classes.ranks[flags & CLASS_MASK]",
+        "(1, 0, 2, 3)[flags & CLASS_MASK]",
+    ),
+    Bug(
         "a request that is admitted may push another behind its deadline",
         "admission/_rule.py",
         "            if 0 < over_ns <= hopeless_ns:\n                return over_ns\n",
