@@ -155,6 +155,51 @@ def test_requests_gathered_from_many_connections_are_counted_for_their_tenants(m
     world.settle()
 
 
+def test_who_is_refused_takes_part_in_the_division_however_it_came(make_world: MakeWorld) -> None:
+    """Sixteen slots for requests of twenty connections, and four alone."""
+    world = make_world()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS})
+    lane.calm_rows = 0
+    clients = [world.client() for _ in range(24)]
+    across(world, clients[:20], 1)
+    for client in clients[20:]:
+        client.infer(1)
+    codes = [client.code(1) for client in clients]
+    assert codes == [None] * 16 + [ErrorCode.SHED] * 8
+    tenants = world.engine.tenants
+    tenants.settle(world.clock.ns + MS)
+    assert tenants.active == 24
+
+
+def test_nobody_is_counted_at_a_closed_door(make_world: MakeWorld) -> None:
+    world = make_world()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS})
+    lane.calm_rows = 0
+    world.engine.drain()
+    clients = [world.client() for _ in range(3)]
+    across(world, clients[:2], 1)
+    clients[2].infer(1)
+    assert [client.code(1) for client in clients] == [ErrorCode.DRAINING] * 3
+    assert world.engine.tenants.active == 0
+
+
+def test_a_share_is_one_of_all_executors(make_world: MakeWorld) -> None:
+    """Two tenants that have 60 % of an executor each are both within their part."""
+    world = make_world()
+    engine = world.engine
+    engine.add_executor([])
+    one, other = engine.tenants.account("one"), engine.tenants.account("other")
+    for number in range(300):
+        for account in (one, other):
+            engine.tenants.count(account, 0.6 * 5 * MS)
+        engine.tenants.settle(S + number * 5 * MS)
+    assert one.share == pytest.approx(0.3, rel=0.02)
+    assert not one.is_over
+    assert not other.is_over
+
+
 def test_a_long_pause_gives_no_more_than_a_burst(limited: World) -> None:
     client = limited.client()
     limited.pass_time(100 * S)

@@ -127,6 +127,7 @@ class Tenants:
         self.due_ns = 0
         """When the shares should be looked at again."""
         self.executors = executors
+        """What is shared; whoever adds one says so here."""
         self.has_quotas: Final = self._quota is not None or any(
             quota.per_s for quota in self._quotas.values()
         )

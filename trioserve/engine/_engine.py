@@ -83,6 +83,7 @@ class Engine:
         """Registers the worker that will run some models."""
         executor = Executor(lanes, self.terminal)
         self.executors.append(executor)
+        self.tenants.executors = len(self.executors)
         return executor
 
     def add_tokenizer(self, lanes: list[TextLane]) -> Tokenizer:
