@@ -82,6 +82,16 @@ def test_what_is_refused_for_another_reason_is_not_charged(limited: World) -> No
     assert [client.code(rid) for rid in (10, 11, 20, 21)] == [None, None, None, QUOTA]
 
 
+def test_a_payload_that_is_no_text_is_not_charged(limited: World) -> None:
+    client = limited.client()
+    for rid in range(1, 9):
+        client.texts(rid, payload=b"\xff\0\0\0abcd")
+    client.texts(10, [5, 5], many=True, payload=b"\xff\0\0\0abcd")
+    assert client.codes() == [ErrorCode.INVALID_BYTES] * 10
+    client.texts(20, [5] * 4, many=True)
+    assert client.codes(range(20, 24)) == [None] * 3 + [QUOTA]
+
+
 def test_what_is_shed_of_a_run_is_not_charged(make_world: MakeWorld) -> None:
     """Eight slots for twelve requests."""
     world = make_world(config=ServerConfig(quota=QuotaConfig(0.001, 12)))
@@ -190,7 +200,7 @@ def test_a_share_is_one_of_all_executors(make_world: MakeWorld) -> None:
     world = make_world()
     engine = world.engine
     engine.add_executor([])
-    one, other = engine.tenants.account("one"), engine.tenants.account("other")
+    one, other = engine.tenants.account("one", S), engine.tenants.account("other", S)
     for number in range(300):
         for account in (one, other):
             engine.tenants.count(account, 0.6 * 5 * MS)

@@ -202,6 +202,18 @@ BUGS = (
         "        pass\n",
     ),
     Bug(
+        "quota: what was no text is charged",
+        "engine/_intake.py",
+        "            account.give_back(1)\n            self._refusals.refuse(",
+        "            self._refusals.refuse(",
+    ),
+    Bug(
+        "quota: a tenant that is forgotten may send all again",
+        "admission/_tenants.py",
+        "return self.bucket is None or self.bucket.full_ns <= now_ns",
+        "return True",
+    ),
+    Bug(
         "told: gathered requests are counted for no tenant",
         "engine/_intake.py",
         "tenants.count(session.account, (lane.scheduler.row_ns if row < done else 0.0) + SEEN_NS)",

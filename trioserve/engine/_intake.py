@@ -85,6 +85,7 @@ class Intake:
         try:
             code = lane.admit(session, account, request, now_ns)
         except RemoteProtocolError as error:
+            account.give_back(1)
             self._refusals.refuse(session, lane, account, (rid, 1), error.code, error.message)
             return
         if code:
