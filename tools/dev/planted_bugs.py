@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+MORE = Path(__file__).with_suffix(".toml")
 COPIED = ("trioserve", "protocol", "tests", "tools", "pyproject.toml")
 SUITE = (
     "tests/memory/test_slots.py",
@@ -202,48 +204,6 @@ BUGS = (
         "        pass\n",
     ),
     Bug(
-        "quota: what was no text is charged",
-        "engine/_intake.py",
-        "            account.give_back(1)\n            self._refusals.refuse(",
-        "            self._refusals.refuse(",
-    ),
-    Bug(
-        "quota: a tenant that is forgotten may send all again",
-        "admission/_tenants.py",
-        "return self.bucket is None or self.bucket.full_ns <= now_ns",
-        "return True",
-    ),
-    Bug(
-        "told: gathered requests are counted for no tenant",
-        "engine/_intake.py",
-        "tenants.count(session.account, (lane.scheduler.row_ns if row < done else 0.0) + SEEN_NS)",
-        "pass",
-    ),
-    Bug(
-        "told: a request that expires in the queue is no broken promise",
-        "engine/_terminal.py",
-        "lane.scheduler.dropped(1)",
-        "lane.scheduler.dropped(0)",
-    ),
-    Bug(
-        "told: the next connection is taken for the one that had its index",
-        "engine/_engine.py",
-        "            lane.scheduler.returns.closed(session.index)",
-        "            pass",
-    ),
-    Bug(
-        "told: a client that sends one request at a time is never expected back",
-        "engine/_lane.py",
-        "            self.returns.arrived(session.index, now_ns)\n        code = self.closed_code",
-        "            pass\n        code = self.closed_code",
-    ),
-    Bug(
-        "told: a class that starves keeps its rank where requests are not plain",
-        "engine/_lane.py",
-        "self.door.classes.ranks[flags & CLASS_MASK]",
-        "(1, 0, 2, 3)[flags & CLASS_MASK]",
-    ),
-    Bug(
         "a request that is admitted may push another behind its deadline",
         "admission/_rule.py",
         "            if 0 < over_ns <= hopeless_ns:\n                return over_ns\n",
@@ -321,6 +281,7 @@ BUGS = (
         "self.margins.promised(near + self._dropped, late + self._dropped)",
         "self.margins.promised(near, late)",
     ),
+    *(Bug(**fields) for fields in tomllib.loads(MORE.read_text(encoding="utf-8"))["bug"]),
 )
 
 
