@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -31,6 +32,12 @@ def minilm_padded_repository(wheel_cache: Path) -> Path:
     """A model repository with `minilm_padded`, the same model in the padded layout."""
     directory = CHECKOUT / ".cache" / "models-padded"
     return build_repository(directory, wheels=wheel_cache, name="minilm_padded", layout="padded")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What servers learn of models in a test run is nobody else's, and the other way round."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}

@@ -1,6 +1,7 @@
 """Models that the tests of backends and workers load by file."""
 
 import os
+import sys
 import time
 from typing import Any, ClassVar
 
@@ -53,6 +54,28 @@ class Pair(trioserve.Model):
         if self.form == "misnamed":
             return {"sum": total, "thrice": twice}
         return [total, twice]
+
+
+class Leaving(Affine):
+    """Ends its program instead of loading."""
+
+    def load(self, ctx: LoadContext) -> None:
+        sys.exit(3)
+
+
+class Patient(Affine):
+    """Computes for as many seconds as the largest first element says; looks at `cancelled` where that is positive."""
+
+    def load(self, ctx: LoadContext) -> None:
+        self.ctx = ctx
+
+    def infer(self, x: Array) -> Array:
+        most = float(x[:, 0].max())
+        end = time.monotonic() + abs(most)
+        while time.monotonic() < end:
+            if most > 0 and self.ctx.cancelled:
+                raise RuntimeError("nobody waits")
+        return x
 
 
 class Wrong(Affine):

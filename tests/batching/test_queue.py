@@ -261,7 +261,9 @@ def check_order(
     assert slots_of(queue.peek(1024, counts)) == slots
     assert list(queue.deadlines(1024)) == [deadline_ns[slot] for slot in slots]
     for rows in (1, 5, 1024):
-        assert queue.head_deadline_ns(rows) == min(deadline_ns[slot] for slot in slots[:rows])
+        earliest_ns = min(deadline_ns[slot] for slot in slots[:rows])
+        assert queue.head_deadline_ns(rows) == earliest_ns
+        assert earliest_ns - 8 < queue.floor_deadline_ns(rows) <= earliest_ns
     assert queue.head_deadline_ns(1024) == min(deadline_ns[slot] for slot in slots)
     for key_ns in (0, model[len(model) // 2][0], model[-1][0], 10**6):
         ahead = sum(request[3] for request in model if request[0] <= key_ns)

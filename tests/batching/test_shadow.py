@@ -19,7 +19,7 @@ def shadow(window_ms: float | None = None, max_rows: int = 4) -> Shadow:
     """S = 4 ms + 1 ms x rows; greedy without a window."""
     service = ServiceModel({1: 5 * MS, 4: 8 * MS})
     policy = WorkConserving(0) if window_ms is None else FixedWindow(int(window_ms * MS))
-    return Shadow("shadow", policy, service.mean_ns, max_rows)
+    return Shadow("shadow", policy, service, max_rows, 50 * MS)
 
 
 def test_greedy_takes_what_is_there() -> None:
@@ -79,7 +79,7 @@ def test_every_request_is_answered_once(arrivals: list[tuple[int, int]], window_
 def test_every_named_policy_can_be_a_shadow(name: str) -> None:
     """At four fifths of the capacity each of them answers, or gives up, whatever it was offered."""
     service = ServiceModel({1: 5 * MS, 32: 11 * MS})
-    one = Shadow(name, policy_named(name, 50 * MS), service.mean_ns, 32)
+    one = Shadow(name, policy_named(name, 50 * MS), service, 32, 50 * MS)
     rng, now_ns = random.Random(2), 0.0
     for _ in range(4_000):
         now_ns += rng.expovariate(0.8 * 32 / (11 * MS))
@@ -111,9 +111,26 @@ def test_percentiles_of_weights() -> None:
 def test_blind_waiting_hurts_at_low_load_as_the_closed_form_says() -> None:
     """Waiting for a window on an idle executor adds the window, and greedy at x = .25 takes 1.12 service times."""
     service = ServiceModel({1: MS, 32: MS})
-    greedy = Shadow("greedy", WorkConserving(0), service.mean_ns, 32)
+    greedy = Shadow("greedy", WorkConserving(0), service, 32, 10**9)
     rng, now_ns = random.Random(1), 0.0
     for _ in range(40_000):
         now_ns += rng.expovariate(0.25 / MS)
         greedy.offered(int(now_ns), 1, 10**9)
     assert greedy.snapshot(10**18)["mean_us"] / 1e3 == pytest.approx(1.12, abs=0.01)
+
+
+def test_the_server_s_own_policy_fills_its_batches() -> None:
+    """It knows run times and deadlines in its shadow, too: near saturation it is as good as greedy, and in time."""
+    service = ServiceModel({1: 4_100_000, 32: 7_200_000})
+    own, greedy = (
+        Shadow(name, policy_named(name, 50 * MS), service, 32, 50 * MS) for name in ("adaptive", "greedy")
+    )
+    rng, now_ns = random.Random(3), 0.0
+    for _ in range(5_000):
+        now_ns += rng.expovariate(0.9 * 32 / 7_200_000)
+        own.offered(int(now_ns), 1, 50 * MS)
+        greedy.offered(int(now_ns), 1, 50 * MS)
+    found, other = own.snapshot(10**15), greedy.snapshot(10**15)
+    assert found["answers"] == other["answers"] == 5_000
+    assert found["late"] == 0
+    assert found["mean_us"] < 1.02 * other["mean_us"]

@@ -10,7 +10,7 @@ import trio
 
 from trioserve import cli
 from trioserve.cli import models
-from trioserve.cli._table import nbytes_text, table
+from trioserve.cli._table import duration_text, nbytes_text, table
 from trioserve.errors import Unavailable
 from trioserve_tools.server_process import running_server
 
@@ -42,6 +42,22 @@ def test_sizes(nbytes: int, text: str) -> None:
     assert nbytes_text(nbytes) == text
 
 
+@pytest.mark.parametrize(
+    "ns, text",
+    [
+        (0, "0 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1.00 us"),
+        (41_234, "41.2 us"),
+        (99_960, "100 us"),
+        (2e9, "2.00 s"),
+        (1e13, "10000 s"),
+    ],
+)
+def test_times(ns: float, text: str) -> None:
+    assert duration_text(ns) == text
+
+
 class FakeServer:
     """Stands in for a connection to a server."""
 
@@ -69,13 +85,40 @@ class FakeServer:
             for ready in (True, False)
         ]
 
+    def statistics(self) -> dict[str, object]:
+        service = {
+            "unit": "row",
+            "one_ns": 1_050_000,
+            "full_ns": 4_200_000,
+            "fixed_ns": 948_000.5,
+            "per_unit_ns": 101_600.0,
+            "quantile_k": 2.96,
+        }
+        return {"models": [{"model": "double", "version": 3, "service": service if self.knows else {}}]}
+
+    knows = True
+
 
 def test_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(models, "connect", FakeServer)
     assert cli.main(["models", "tcp://here:1"]) == 0
-    _, _, first, second = capsys.readouterr().out.splitlines()
-    assert first == "double        3  ready      x f4[-1, 4] -> y f4[-1, 4]    32"
+    header, _, first, second = capsys.readouterr().out.splitlines()
+    assert header.split()[-5:] == ["S(1)", "S(B)", "alpha", "beta", "k"]
+    assert first == (
+        "double        3  ready      x f4[-1, 4] -> y f4[-1, 4]    32  1.05 ms  4.20 ms  948 us  102 us/row  3.0"
+    )
     assert "not ready" in second
+
+
+def test_a_server_that_knows_no_run_times(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "connect", FakeServer)
+    monkeypatch.setattr(FakeServer, "knows", False)
+    assert cli.main(["models", "tcp://here:1"]) == 0
+    assert capsys.readouterr().out.splitlines()[2] == (
+        "double        3  ready      x f4[-1, 4] -> y f4[-1, 4]    32"
+    )
 
 
 def test_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,4 +138,6 @@ async def test_real_server(repository: Path, capsys: pytest.CaptureFixture[str])
     with trio.fail_after(60):
         async with running_server(repository) as (url, _):
             assert await trio.to_thread.run_sync(cli.main, ["models", url]) == 0
-    assert "double        1  ready" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "double        1  ready" in out
+    assert "/row" in out

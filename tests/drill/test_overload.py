@@ -34,14 +34,19 @@ def test_recovery_ends_with_the_last_bad_window(late_until_s: float, recovery_s:
 
 
 def counted(**changes: Any) -> dict[str, Any]:
-    return {"received": 100, "refused": 10, "rows": 80, "errors": {"SHED": 10}, **changes}
+    scheduler = {"shed_that_left_room": changes.pop("left", 0)}
+    return {
+        "received": 100,
+        "refused": 10,
+        "rows": 80,
+        "errors": {"SHED": 10},
+        "scheduler": scheduler,
+        **changes,
+    }
 
 
 def test_parts_are_of_what_grew() -> None:
     errors = {"SHED": 60, "DEADLINE_IN_QUEUE": 5, "DEADLINE_AFTER_EXECUTION": 2}
-    after = counted(received=250, refused=60, rows=180, errors=errors)
-    late, dropped, room = _of_statistics(counted(), after)
-    assert (late, dropped) == (0.02, 0.05)
-    assert np.isnan(room)
-    assert _of_statistics(counted(sheds_left_room=1), {**after, "sheds_left_room": 6})[2] == 0.1
-    assert _of_statistics(counted(), counted())[:2] == (0, 0)
+    after = counted(received=250, refused=60, rows=180, errors=errors, left=6)
+    assert _of_statistics(counted(left=1), after) == (0.02, 0.05, 0.1)
+    assert _of_statistics(counted(), counted()) == (0, 0, 0)

@@ -42,7 +42,7 @@ def test_a_script_is_laid_out_as_it_says(tmp_path: Path) -> None:
     schedule = Schedule(np.array([5, 7], np.int64), u32(1, 0), u32(0, 1))
     Script([b"one", b"four"], [Template(b"frame", b"ok"), Template(b"f2")], schedule).write(tmp_path / "s")
     data = (tmp_path / "s").read_bytes()
-    assert unpack_from("<8s6I2Q", data) == (b"TSPACE1\n", 2, 2, 2, 0, 0, 3000, 0, 0)
+    assert unpack_from("<8s6I2Q", data) == (b"TSPACE1\n", 2, 2, 2, 0, 0, 20_000, 0, 0)
     assert data[48:].startswith(u32(3, 4).tobytes() + b"onefour" + u32(5, 7).tobytes() + u32(2, 2).tobytes())
     assert data.endswith(
         b"framef2ok" + np.array([5, 7]).tobytes() + u32(1, 0).tobytes() + u32(0, 1).tobytes()
@@ -51,7 +51,7 @@ def test_a_script_is_laid_out_as_it_says(tmp_path: Path) -> None:
         tmp_path / "s"
     )
     data = (tmp_path / "s").read_bytes()
-    assert unpack_from("<8s6I2Q", data)[1:] == (1, 1, 9, 1, 3, 3000, 2 * MS, 1500 * MS)
+    assert unpack_from("<8s6I2Q", data)[1:] == (1, 1, 9, 1, 3, 20_000, 2 * MS, 1500 * MS)
     assert data.endswith(b"frame")
 
 

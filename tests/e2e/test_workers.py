@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
-    with serving("scale", "slow", "mortal", "image", workers={"restart_backoff_s": 0.05}) as server:
+    workers = {"restart_backoff_s": 0.05, "max_restarts": 1}
+    with serving("scale", "slow", "mortal", "image", workers=workers) as server:
         yield server
 
 

@@ -14,6 +14,7 @@ from tests.engine.play_models import Array, outputs_of, text_outputs, tokens_in
 from trioserve.engine import Executor, Lane, TextLane, Tokenizer
 from trioserve.errors import WorkerLost
 from trioserve.execution import StageBatch, StageResult
+from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
     from trioserve.request import Clock
@@ -31,6 +32,7 @@ class FakeLink:
         self.dead = False
         self.closed = False
         self.on_send: Callable[[], None] | None = None
+        self.abandoned: list[int] = []
         self._worker = stage
 
     def fileno(self) -> int:
@@ -59,6 +61,11 @@ class FakeLink:
             raise WorkerLost("the worker is gone")
         return None
 
+    def abandon(self, seq: int) -> None:
+        assert not self.closed
+        assert seq in [batch.seq for batch in self.sent], "an order for a batch that the worker does not have"
+        self.abandoned.append(seq)
+
     def close(self) -> None:
         self.closed = True
 
@@ -83,6 +90,7 @@ class FakeWorker:
         self.run_ns = 2 * MS
         self.batches: list[StageBatch] = []
         """All that were ever finished."""
+        self.skipped: set[int] = set()
         self.link: FakeLink
         self.start()
 
@@ -97,6 +105,14 @@ class FakeWorker:
     def ranges(self) -> list[list[tuple[int, int]]]:
         """The ranges of the batches that it has, oldest first."""
         return [list(batch.ranges) for batch in self.sent]
+
+    def skip(self, seq: int) -> None:
+        """Says that it will not begin a batch that was abandoned."""
+        assert seq in self.link.abandoned
+        assert seq in [batch.seq for batch in self.sent]
+        self.skipped.add(seq)
+        assert isinstance(self.stage, Executor)
+        self.stage.skipped(seq)
 
     def die(self) -> None:
         """The process is gone; what it had finished can still be received."""
@@ -113,6 +129,13 @@ class FakeWorker:
     ) -> None:
         """Completes the oldest batch."""
         batch = self.sent.popleft()
+        if batch.seq in self.skipped:
+            now_ns, cancelled = self._clock.now_ns(), int(ErrorCode.CANCELLED)
+            self.link.done.append(
+                StageResult(batch.model, batch.seq, cancelled, "", now_ns, now_ns, now_ns, now_ns, 0, 0)
+            )
+            self.stage.collect(now_ns)
+            return
         self.batches.append(batch)
         lane = self.stage.lanes[batch.model]
         slots = np.concatenate([np.arange(first, first + count) for first, count in batch.ranges])

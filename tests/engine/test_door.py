@@ -8,6 +8,7 @@ from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
+from trioserve.config import ServerLimits
 from trioserve.engine import NEVER_NS, Lane
 from trioserve.engine._door import Room
 from trioserve_protocol import ErrorCode
@@ -113,6 +114,19 @@ def test_the_cap_is_from_the_model(world: World) -> None:
         client.cancel()
 
 
+def test_beyond_the_credit_nothing_is_reserved(make_world: MakeWorld) -> None:
+    world = make_world(limits=ServerLimits(credit_requests=12))
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: MS, 4: MS})
+    lane.door.alarm()
+    client = world.client()
+    for first in (1, 6, 11, 16):
+        client.run(range(first, first + 5))
+    assert client.codes().count(ErrorCode.CREDIT_EXCEEDED) == 8
+    assert len(client.waiting) == lane.gate.rows.taken == 12
+    world.settle()
+
+
 def test_refusals_of_a_run_say_when_to_come_each_at_another_time(world: World) -> None:
     client = world.client()
     client.run(range(1, 201), timeouts_us=50_000)
@@ -131,6 +145,19 @@ def test_a_slow_sender_does_not_have_others_refused(world: World) -> None:
     body = client.begin(1, timeout_us=100_000)
     assert client.waiting == {1}
     body.send()
+    world.settle()
+
+
+def test_a_body_that_does_not_come_teaches_nothing(world: World) -> None:
+    lane = wide(world)
+    client = world.client()
+    client.begin(1, timeout_us=20_000)
+    client.infer(2)
+    world.pass_time(MS)
+    client.infer(3, timeout_us=9_500)
+    world.pass_time(30 * MS)
+    assert client.codes([1, 3]) == [ErrorCode.DEADLINE_IN_QUEUE] * 2
+    assert lane.scheduler._dropped == 1
     world.settle()
 
 

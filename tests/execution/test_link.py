@@ -9,6 +9,7 @@ import trio
 
 from trioserve.execution import StageBatch, StageLink, StageResult, WorkerLost
 from trioserve.execution._descriptors import ModelBounds, pack_echo, pack_result, unpack_batch
+from trioserve.execution._messages import Abandon, decode_for_worker
 
 EPOCH = 4
 BOUNDS = [ModelBounds(100, 50)]
@@ -165,3 +166,31 @@ def test_close_is_idempotent(pair: Pair) -> None:
     pair.link.close()
     with pytest.raises(WorkerLost):
         pair.link.send_nowait(batch(1))
+
+
+def test_what_a_dead_worker_had_sent_is_received_before_its_death_is_seen(pair: Pair) -> None:
+    pair.link.send_nowait(batch(1))
+    pair.link.send_nowait(batch(2))
+    pair.take()
+    pair.answer(1)
+    pair.worker.close()  # with batch 2 unread: the kernel reports a reset first
+    result = pair.link.receive_nowait()
+    assert result is not None
+    assert result.seq == 1
+    with pytest.raises(WorkerLost):
+        pair.link.receive_nowait()
+
+
+def test_an_order_goes_by_the_control_pair_and_is_dropped_where_there_is_no_room(pair: Pair) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(0)
+    link = StageLink(pair.link._sock, epoch=EPOCH, depth=1, control=ours)
+    link.abandon(7)
+    assert decode_for_worker(theirs.recv(1000)) == Abandon(7)
+    for seq in range(2_000):
+        link.abandon(seq)
+    theirs.close()
+    link.abandon(8)
+    ours.close()
+    link.abandon(9)
+    pair.link.abandon(9)  # without one

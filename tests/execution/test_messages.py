@@ -7,9 +7,11 @@ import pytest
 
 from trioserve.execution import ModelReady, WorkerModel
 from trioserve.execution._messages import (
+    Abandon,
     Failed,
     ModelStart,
     Ready,
+    Skipped,
     Start,
     Stop,
     decode_for_worker,
@@ -25,12 +27,12 @@ def start(model: WorkerModel) -> Start:
 
 
 def test_messages_to_a_worker(affine: WorkerModel) -> None:
-    for message in (start(affine), Stop()):
+    for message in (start(affine), Abandon(2**63), Stop()):
         assert decode_for_worker(encode_control(message)) == message
 
 
 def test_messages_from_a_worker() -> None:
-    for message in (Ready([ModelReady("m", 5, {1: 2, 32: 7}, "")]), Failed("why")):
+    for message in (Ready([ModelReady("m", 5, {1: 2, 32: 7}, "", {1: 1, 32: 2})]), Failed("why"), Skipped(3)):
         assert decode_from_worker(encode_control(message)) == message
 
 

@@ -1,5 +1,6 @@
 """ModelRunner, by way of InProcessStage: in place, gathered or split; bisecting; wrong outputs."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -168,3 +169,17 @@ def test_several_tensors(make_model: Callable[..., WorkerModel], stages: list[In
     assert result.failures == ()
     assert slab.outputs[0][:2].tolist() == [16, 35]
     assert slab.outputs[1][:2].tolist() == [20, 40]
+
+
+@pytest.mark.parametrize("raised", [SystemExit, asyncio.CancelledError])
+def test_what_is_no_exception_fails_its_row_and_not_the_worker(
+    affine: WorkerModel, capsys: pytest.CaptureFixture[str], raised: type[BaseException]
+) -> None:
+    def leave(inputs: Arrays) -> bool:
+        if (inputs[0] == 7).any():
+            raise raised
+        return False
+
+    ((row, code, message),) = Rig(affine, leave).run(ONE).failures
+    assert (row, code, message) == (2, MODEL_RAISED, f"model 'affine' raised {raised.__name__}")
+    assert raised.__name__ in capsys.readouterr().err

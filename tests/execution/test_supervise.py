@@ -106,7 +106,7 @@ async def test_a_batch_crosses_and_comes_back(affine: WorkerModel) -> None:
         assert info.hop_ns > 0
         assert 1 <= info.depth <= 3
         assert [model.error for model in info.models] == [""]
-        assert list(info.models[0].warmup_ns) == [1, 2, 4, 8, 16]
+        assert list(info.models[0].warmup_ns) == list(info.models[0].deviation_ns) == [1, 2, 4, 8, 16]
         result = await watch.run(1, (5, 10))
         assert (result.code, result.failures, result.rows_gathered) == (0, (), 0)
         assert slab.outputs[0][5:15, 0].tolist() == [2 * slot + 1 for slot in range(5, 15)]
@@ -126,8 +126,8 @@ async def test_a_bad_row_fails_alone(make_model: MakeModel) -> None:
         assert slab.outputs[0][[slot for slot in range(32) if slot != 13], 0].tolist() == expected
 
 
-async def test_a_worker_that_lived_for_a_while_has_its_restart_again(affine: WorkerModel) -> None:
-    async with supervised(affine, steady_s=0.0) as watch:
+async def test_deaths_are_forgotten_after_a_while(affine: WorkerModel) -> None:
+    async with supervised(affine, restart_window_s=1e-9, max_restarts=1) as watch:
         for death in (1, 2, 3):
             os.kill(watch.ready[-1].pid, signal.SIGKILL)
             await watch.until(ready=death + 1, lost=death)
@@ -144,13 +144,13 @@ async def test_a_killed_worker_is_missed_restarted_and_then_stays_down(affine: W
         with pytest.raises(WorkerLost):
             await watch.result()
         await watch.until(ready=2, lost=1)
-        assert watch.lost[0] == WorkerLoss("killed by SIGKILL", 1, restarting=True)
+        assert watch.lost[0] == WorkerLoss("killed by SIGKILL", 1, restarting=True, killed=True)
         assert [info.epoch for info in watch.ready] == [1, 2]
         assert (await watch.run(1, (6, 1))).code == 0
         assert slab.outputs[0][6, 0] == 13
         os.kill(watch.ready[1].pid, signal.SIGKILL)
         await watch.until(ready=2, lost=2)
-        assert watch.lost[1] == WorkerLoss("killed by SIGKILL", 2, restarting=False)
+        assert watch.lost[1] == WorkerLoss("killed by SIGKILL", 2, restarting=False, killed=True)
         await trio.testing.wait_all_tasks_blocked()
         assert len(watch.ready) == 2
 
@@ -163,10 +163,11 @@ async def test_a_model_may_take_its_worker_down(make_model: MakeModel) -> None:
             await watch.run(1, (2, 3))
         await watch.until(ready=2, lost=1)
         assert watch.lost[0].reason == "ended with status 7"
+        assert not watch.lost[0].killed
 
 
 async def test_the_end_is_seen_although_a_child_of_the_models_lives(make_model: MakeModel) -> None:
-    async with supervised(make_model("Forking"), restarts=0) as watch:
+    async with supervised(make_model("Forking"), max_restarts=0) as watch:
         os.kill(watch.ready[0].pid, signal.SIGKILL)
         with trio.fail_after(2):
             await watch.until(ready=1, lost=1)
@@ -197,14 +198,14 @@ async def test_signals_for_the_whole_group_do_not_end_it(affine: WorkerModel) ->
 
 
 async def test_a_closed_link_ends_the_worker(affine: WorkerModel) -> None:
-    async with supervised(affine, restarts=0) as watch:
+    async with supervised(affine, max_restarts=0) as watch:
         watch.close()
         await watch.until(ready=1, lost=1)
         assert watch.lost[0].reason == "ended with status 0"
 
 
 async def test_a_corrupt_descriptor_ends_the_worker(affine: WorkerModel) -> None:
-    async with supervised(affine, restarts=0) as watch:
+    async with supervised(affine, max_restarts=0) as watch:
         assert watch.link is not None
         watch.link.send_nowait(StageBatch(0, 1, ((64, 1),)))
         with pytest.raises(WorkerLost):

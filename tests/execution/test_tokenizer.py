@@ -152,7 +152,8 @@ def test_a_failing_burst_is_encoded_one_by_one(rig: Rig, capsys: pytest.CaptureF
 
 
 def test_warm_up_measures_bursts(rig: Rig) -> None:
-    took = rig.runner.warm_up()
+    took, deviation_ns = rig.runner.warm_up()
+    assert took.keys() == deviation_ns.keys()
     assert list(took) == [1, 32]
     assert all(ns > 0 for ns in took.values())
 

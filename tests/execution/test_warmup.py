@@ -8,7 +8,7 @@ from trioserve.backends import Arrays, LoadContext, LoadError, create_backend, s
 from trioserve.config import BatchingConfig, ModelConfig
 from trioserve.execution import WorkerModel
 from trioserve.execution._load import load_model, prepare_runner
-from trioserve.execution._warmup import row_sizes, text_sizes
+from trioserve.execution._warmup import TEXT_TOKENS, Took, row_sizes, summary, text_sizes
 from trioserve.memory import Slab
 from trioserve.testing import FakeBackend
 
@@ -33,12 +33,32 @@ def test_texts_come_alone_and_in_full_batches() -> None:
     assert text_sizes(text_config(buckets=[]), 5) == [(1, 5), (8, 5)]
 
 
+def test_every_bucket_is_warmed_up_alone_and_full() -> None:
+    buckets = [12, 48, 100]
+    for max_tokens, full in ((200, [8, 4, 2]), (0, [8, 8, 8])):
+        sizes = text_sizes(text_config(buckets=buckets, max_tokens=max_tokens), 256)
+        assert {(1, length) for length in buckets} <= set(sizes)
+        assert set(zip(full, buckets, strict=True)) <= set(sizes)
+    tokens = [rows * length for rows, length in text_sizes(text_config(), 256)]
+    assert tokens == sorted(tokens)
+    assert tokens[-1] == 8 * 256 > TEXT_TOKENS
+
+
+def test_deviation_is_the_mean_of_the_distances_and_stalls_do_not_count_whole() -> None:
+    assert summary([100] * 6) == Took(100, 1)
+    assert summary([100]) == Took(100, 3)
+    assert summary([90, 100, 110]) == Took(100, 6)
+    assert summary([100, 100, 100, 100, 50_000]) == Took(100, 17)
+
+
 def prepared(
     model: WorkerModel, fails: Callable[[Arrays], bool] | None = None
 ) -> tuple[FakeBackend, dict[int, int]]:
     backend = FakeBackend(fails)
     backend.load(LoadContext(model.config, signature_of(model.config)))
-    runner, warmup_ns = prepare_runner(model.config, backend, Slab(model.arena, model.layout))
+    runner, (warmup_ns, deviation_ns) = prepare_runner(model.config, backend, Slab(model.arena, model.layout))
+    assert warmup_ns.keys() == deviation_ns.keys()
+    assert all(ns >= 0 for ns in deviation_ns.values())
     assert bool(warmup_ns) == (runner.costs.call_ns < float("inf"))
     return backend, warmup_ns
 
@@ -67,6 +87,15 @@ def test_a_model_may_refuse_zeros(affine: WorkerModel, capsys: pytest.CaptureFix
     assert "raised while it was warmed up" in capsys.readouterr().err
 
 
+def test_a_model_may_even_try_to_leave(affine: WorkerModel, capsys: pytest.CaptureFixture[str]) -> None:
+    def leave(_: Arrays) -> bool:
+        raise SystemExit(3)
+
+    _, warmup_ns = prepared(affine, leave)
+    assert warmup_ns == {}
+    assert "SystemExit: 3" in capsys.readouterr().err
+
+
 def test_wrong_outputs_are_found_before_anybody_asks(make_model: Callable[..., WorkerModel]) -> None:
     model = make_model("Wrong", args={"how": "dtype"})
     backend = create_backend(model.config)
@@ -77,7 +106,12 @@ def test_wrong_outputs_are_found_before_anybody_asks(make_model: Callable[..., W
 
 @pytest.mark.parametrize(
     ("class_name", "error"),
-    [("Affine", ""), ("Broken", "RuntimeError: no device"), ("Absent", "'Absent' is not a trioserve.Model")],
+    [
+        ("Affine", ""),
+        ("Broken", "RuntimeError: no device"),
+        ("Leaving", "SystemExit: 3"),
+        ("Absent", "'Absent' is not a trioserve.Model"),
+    ],
 )
 def test_a_model_that_does_not_load_is_refused_by_name(
     affine: WorkerModel, class_name: str, error: str

@@ -41,6 +41,36 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug(
+        "a batch is ended although somebody waits for it",
+        "engine/_abandon.py",
+        "if any(slots.any_live(first, count) for first, count in batch.ranges):",
+        "if False:",
+    ),
+    Bug(
+        "rows that came back early come back again with the result",
+        "engine/_abandon.py",
+        "    ranges, batch.ranges = batch.ranges, []\n",
+        "    ranges = batch.ranges\n",
+    ),
+    Bug(
+        "whoever ran beside a suspect is proved to kill workers",
+        "engine/_quarantine.py",
+        "alone = len(requests) == 1 and digest in self._suspects",
+        "alone = digest in self._suspects",
+    ),
+    Bug(
+        "a suspect runs with those before it",
+        "engine/_quarantine.py",
+        "return (before, None) if before else",
+        "return (limit, None) if before else",
+    ),
+    Bug(
+        "what was never sent is blamed for a death",
+        "engine/_stage.py",
+        "if lost and lost[0] is not unsent:",
+        "if lost:",
+    ),
+    Bug(
         "a slot is free as soon as its request is answered, though a worker may still write to it",
         "memory/_slots.py",
         "if self.hold[first] & HELD_BY_BATCH:\n            self.holds",

@@ -115,7 +115,12 @@ async def server_process(models: Path, *options: str) -> AsyncIterator[ServerPro
     command = [sys.executable, "-m", "trioserve.cli", "serve", "--models", str(models)]
     command += ["--port", "0", "--log-format", "json", *options]
     # Imports must find there what they find here, however this process came by its path.
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    # What an earlier run has learnt must not decide what is measured in this one.
+    env = {
+        "TRIOSERVE_STATE_DIR": "",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
     process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE, env=env)
     if process.stderr is None:
         raise AssertionError("a process without the pipe that was asked for: this is a bug")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,6 +37,15 @@ class OutputError(Exception):
     """A model returned something else than its signature says."""
 
 
+class RunState:
+    """What a model may ask about the batch that it computes."""
+
+    __slots__ = ("cancelled",)
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+
 @dataclass(frozen=True, slots=True)
 class LoadContext:
     """What a backend, and a user's `Model.load`, is told about the model."""
@@ -46,6 +55,18 @@ class LoadContext:
 
     signature: Signature
     """Inputs and outputs as clients see them."""
+
+    run_state: RunState = field(default_factory=RunState, repr=False, compare=False)
+    """Written by the backend."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more for the batch that is being computed: all of it is cancelled or too late.
+
+        A model whose batches take long looks at it now and then, and raises or returns whatever it likes where it is
+        true: nobody sees the result.
+        """
+        return self.run_state.cancelled
 
     @property
     def name(self) -> str:
@@ -100,7 +121,8 @@ class LoadContext:
 class Backend(ABC):
     """One model, loaded, on one device.
 
-    Used by one thread of one worker process: `load` once, then `infer` for each batch, then `close`.
+    Used by one thread of one worker process: `load` once, then `infer` for each batch, then `close`. Only `interrupt`
+    is called from another one.
     `trioserve.testing.BackendContract` checks an implementation against all that is said here.
     """
 
@@ -135,6 +157,16 @@ class Backend(ABC):
             Exception: Whatever the model raises. The batch is then run again in halves until the rows at fault stand
                 alone, so a call must leave nothing behind that changes the next.
         """
+
+    def interrupt(self) -> None:  # noqa: B027  optional: not every library can be interrupted
+        """Nobody waits any more for the batch that runs, or is about to: let `infer` raise whatever it likes, soon.
+
+        Called from another thread, at most once before `resume`. Doing nothing is allowed; the batch then runs to its
+        end and occupies the device until then.
+        """
+
+    def resume(self) -> None:  # noqa: B027  as `interrupt`
+        """The interrupted batch has ended, whether or not `infer` took notice; the next one must not be hit."""
 
     def close(self) -> None:  # noqa: B027  optional: most backends have nothing to let go of
         """Let go of device memory, threads and files. Idempotent. Nothing is called afterwards."""

@@ -109,7 +109,8 @@ class Model:
         """Read weights, make sessions, move to a device. Runs once, in the worker, before the first batch.
 
         Args:
-            ctx: The model's configuration; `ctx.path(...)` finds its files.
+            ctx: The model's configuration; `ctx.path(...)` finds its files. A model whose batches take long keeps it:
+                `ctx.cancelled` turns true while `infer` runs when nobody waits for the batch any more.
         """
 
     def infer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  any signature may override it

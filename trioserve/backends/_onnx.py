@@ -49,6 +49,7 @@ class OnnxBackend(Backend):
     def __init__(self) -> None:
         """Nothing is imported before `load`."""
         self._session: Any = None
+        self._options: Any = None
         self._input_names: tuple[str, ...] = ()
         self._output_names: list[str] = []
 
@@ -75,6 +76,7 @@ class OnnxBackend(Backend):
             ) from error
         _check_graph(ctx, session.get_inputs(), session.get_outputs())
         self._session = session
+        self._options = runtime.RunOptions()
         self._input_names = ctx.input_names
         self._output_names = [spec.name for spec in ctx.signature.outputs]
 
@@ -82,14 +84,22 @@ class OnnxBackend(Backend):
         """Run the graph; outputs that are large go straight into `out`."""
         feed = dict(zip(self._input_names, inputs, strict=True))
         if sum([array.nbytes for array in out]) < BIND_NBYTES:
-            return tuple(self._session.run(self._output_names, feed))
+            return tuple(self._session.run(self._output_names, feed, self._options))
         binding = self._session.io_binding()
         for name, array in feed.items():
             binding.bind_cpu_input(name, array)
         for name, array in zip(self._output_names, out, strict=True):
             binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self._session.run_with_iobinding(binding)
+        self._session.run_with_iobinding(binding, self._options)
         return out
+
+    def interrupt(self) -> None:
+        """The runtime looks between two nodes of the graph: a single large one runs to its end."""
+        self._options.terminate = True
+
+    def resume(self) -> None:
+        """Without this every later run would end at its first node."""
+        self._options.terminate = False
 
     def close(self) -> None:
         """Drop the session with its threads and its memory arena."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trioserve.backends._base import Arrays, Backend, LoadContext, LoadError, OutputError
+from trioserve.backends._base import Arrays, Backend, LoadContext, LoadError, OutputError, RunState
 from trioserve.backends._files import verify_sha256
 from trioserve.backends._signature import class_signature
 from trioserve.backends._user_code import find_class, import_file
@@ -37,6 +37,7 @@ class PythonBackend(Backend):
         """Nothing is imported before `load`."""
         self._model: Model | None = None
         self._infer: Any = None
+        self._run_state = RunState()
         self._input_names: tuple[str, ...] = ()
         self._output_names: tuple[str, ...] = ()
 
@@ -51,6 +52,7 @@ class PythonBackend(Backend):
         except TypeError as error:
             raise LoadError(f"{ctx.name}: {cls.__name__}({', '.join(ctx.config.args)}): {error}") from error
         model.load(ctx)
+        self._run_state = ctx.run_state
         self._model, self._infer = model, model.infer
         self._input_names = ctx.input_names
         self._output_names = tuple(spec.name for spec in signature.outputs)
@@ -72,6 +74,14 @@ class PythonBackend(Backend):
         if result.keys() != set(self._output_names):
             raise OutputError(f"infer returned {sorted(result)}; expected {sorted(self._output_names)}")
         return tuple(result[name] for name in self._output_names)
+
+    def interrupt(self) -> None:
+        """Python code cannot be stopped from outside; a model that wants to looks at `ctx.cancelled`."""
+        self._run_state.cancelled = True
+
+    def resume(self) -> None:
+        """The next batch is waited for."""
+        self._run_state.cancelled = False
 
     def close(self) -> None:
         """Drop the model; its own destructors release what it holds."""

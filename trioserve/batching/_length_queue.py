@@ -150,6 +150,8 @@ class LengthQueue:
         """The earliest deadline among the first so many rows; the queue must not be empty."""
         return min(self.deadlines(rows))
 
+    floor_deadline_ns = head_deadline_ns
+
     def oldest_ready_ns(self, rows: int, ready_ns: Sequence[int]) -> int:
         """When the first of the first so many rows became ready; the queue must not be empty."""
         return min([ready_ns[waiting.first] for waiting in self._next_bucket()[:rows]])

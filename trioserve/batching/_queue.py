@@ -185,6 +185,16 @@ class RowQueue:
         """
         return min(self.rows, limit), self.rows >= limit
 
+    def floor_deadline_ns(self, rows: int) -> int:
+        """No deadline among the first so many rows is earlier, and one is hardly later; the queue must not be empty."""
+        floor_ns = BEHIND_ALL
+        for key_ns, _, count, offset_ns in self._ranges:
+            floor_ns = min(floor_ns, key_ns - offset_ns)
+            rows -= count
+            if rows <= 0:
+                break
+        return floor_ns
+
     def head_deadline_ns(self, rows: int) -> int:
         """The earliest deadline among the first so many rows; the queue must not be empty."""
         deadline_ns = BEHIND_ALL

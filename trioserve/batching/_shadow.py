@@ -15,11 +15,9 @@ import numpy as np
 
 from trioserve.request import NEVER_NS
 
-from ._policy import Dispatch, Policy, QueueView
+from ._policy import Dispatch, Policy, QueueView, Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
 MAX_WAITING_BATCHES: Final = 64
@@ -73,14 +71,16 @@ class Shadow:
     Args:
         name: what it is called in statistics.
         policy: decides its cuts.
-        run_ns: how long a batch of so many rows is expected to run, by what the server has learnt.
+        service: how long batches run, in rows, as the server learns it.
         max_rows: its largest batch.
+        sla_ns: the default deadline.
     """
 
-    def __init__(self, name: str, policy: Policy, run_ns: Callable[[int], float], max_rows: int) -> None:
+    def __init__(self, name: str, policy: Policy, service: Service, max_rows: int, sla_ns: int) -> None:
         self.name: Final = name
         self._policy: Final = policy
-        self._run_ns: Final = run_ns
+        self._service: Final = service
+        self._sla_ns: Final = sla_ns
         self._learn: Final = getattr(policy, "learn", None)
         self._max_rows: Final = max_rows
         self._runs: deque[list[int]] = deque()
@@ -137,21 +137,33 @@ class Shadow:
             self._wake_ns = max(decision.at_ns, now_ns + 1)
 
     def _view(self) -> QueueView:
-        fixed_ns = self._run_ns(1)
-        per_row_ns = (self._run_ns(self._max_rows) - fixed_ns) / max(1, self._max_rows - 1)
+        fixed_ns = self._service.mean_ns(1)
+        per_row_ns = (self._service.mean_ns(self._max_rows) - fixed_ns) / max(1, self._max_rows - 1)
         oldest_ns, timeout_ns, _ = self._runs[0]
         return QueueView(
-            self._rows,
-            self._max_rows,
-            oldest_ns,
-            oldest_ns + timeout_ns,
-            0,
-            NEVER_NS,
-            self._free_ns,
-            0,
-            max(0.0, fixed_ns - per_row_ns),
-            per_row_ns,
+            queued_rows=self._rows,
+            max_rows=self._max_rows,
+            oldest_ready_ns=oldest_ns,
+            head_deadline_ns=oldest_ns + timeout_ns,
+            announced_rows=0,
+            announced_eta_ns=NEVER_NS,
+            last_completion_ns=self._free_ns,
+            free_ns=0,
+            fixed_ns=max(0.0, fixed_ns - per_row_ns),
+            per_row_ns=per_row_ns,
+            service=self._service,
+            deadlines_ns=self._deadlines,
+            sla_ns=self._sla_ns,
         )
+
+    def _deadlines(self, rows: int) -> list[int]:
+        """Deadlines of the first so many rows."""
+        found: list[int] = []
+        for at_ns, timeout_ns, count in self._runs:
+            found += [at_ns + timeout_ns] * min(count, rows - len(found))
+            if len(found) == rows:
+                break
+        return found
 
     def _drop(self, rows: int) -> None:
         """Gives heads up."""
@@ -160,7 +172,7 @@ class Shadow:
 
     def _run(self, rows: int, now_ns: int) -> None:
         """Runs a batch; its answers are counted at once, since nothing can change them any more."""
-        took_ns = max(1, int(self._run_ns(rows)))
+        took_ns = max(1, int(self._service.mean_ns(rows)))
         finished_ns = now_ns + took_ns
         if self._learn is not None:
             self._learn(rows, took_ns)

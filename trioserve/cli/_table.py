@@ -43,6 +43,20 @@ def nbytes_text(nbytes: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def duration_text(ns: float) -> str:
+    """A time for people, to three digits: `940 ns`, `41.2 us`, `1.25 ms`, `2.00 s`."""
+    value = float(ns)
+    for unit in ("ns", "us", "ms"):
+        if value < 999.5:
+            return f"{value:.0f} ns" if unit == "ns" else f"{_three_digits(value)} {unit}"
+        value /= 1000
+    return f"{_three_digits(value)} s"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
+
+
 def dtype_text(dtype: DType) -> str:
     """A datatype as a `model.toml` says it: `f4`, `bool`, `bytes`."""
     return dtype.names[0] if dtype in {DType.BOOL, DType.BYTES, DType.BF16} else dtype.names[-1]

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from trioserve.cli import COMMANDS
-from trioserve.cli._table import dtype_text, nbytes_text, table
+from trioserve.cli._table import dtype_text, duration_text, nbytes_text, table
 from trioserve.cli.check import signature_text
 from trioserve.client.sync import connect
 from trioserve.config import ConfigError, ModelConfig, load_repository
@@ -53,16 +53,34 @@ def _row(config: ModelConfig) -> tuple[object, ...]:
 
 def _server(url: str) -> str:
     with connect(url, timeout_s=TIMEOUT_S) as client:
-        models = client.models()
-    header = ("model", "version", "state", "signature", "rows")
-    return table(header, [_served_row(model) for model in models])
+        models, statistics = client.models(), client.statistics()
+    learnt = {(model["model"], model["version"]): model.get("service", {}) for model in statistics["models"]}
+    header = ("model", "version", "state", "signature", "rows", *_SERVICE)
+    return table(
+        header, [_served_row(model, learnt.get((model["name"], model["version"]), {})) for model in models]
+    )
 
 
-def _served_row(model: dict[str, Any]) -> tuple[object, ...]:
-    """A row of what a server says of a model; see ADMIN in the protocol's specification."""
+_SERVICE = ("S(1)", "S(B)", "alpha", "beta", "k")
+"""Service times: of the smallest and the largest batch, of a batch whatever its size, of a unit more; deviations up to
+the quantile."""
+
+
+def _served_row(model: dict[str, Any], service: dict[str, Any]) -> tuple[object, ...]:
+    """A row of what a server says of a model; see ADMIN in the protocol's specification.
+
+    Args:
+        model: What it is.
+        service: What the server has learnt of its run times; empty if it does not say, or knows nothing.
+    """
     state = "ready" if model["ready"] else "not ready"
     signature = f"{_tensors(model['inputs'])} -> {_tensors(model['outputs'])}"
-    return (model["name"], model["version"], state, signature, model["max_rows"])
+    known = (model["name"], model["version"], state, signature, model["max_rows"])
+    if not service.get("one_ns"):
+        return (*known, *[""] * len(_SERVICE))
+    times = [duration_text(service[key]) for key in ("one_ns", "full_ns", "fixed_ns", "per_unit_ns")]
+    times[-1] += f"/{service['unit']}"
+    return (*known, *times, f"{service['quantile_k']:.1f}")
 
 
 def _tensors(tensors: list[dict[str, Any]]) -> str:

@@ -112,7 +112,19 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Time a worker may take to finish once it has been told to, in seconds; then it is killed."""
 
     restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.1
-    """Pause before a worker that died is started anew, in seconds."""
+    """Pause before a worker that died is started anew, in seconds; doubled with each death within
+    `restart_window_s`, up to 10 s."""
+
+    max_restarts: Annotated[int, Meta(ge=0, le=10_000, description="restarts")] = 5
+    """Deaths of a worker within `restart_window_s` after which it is started again. One more, and its models stay
+    down: it dies of something that starting again does not cure."""
+
+    restart_window_s: Seconds = 60.0
+    """Time after which a death is forgotten, in seconds."""
+
+    quarantine_s: Annotated[float, Meta(ge=0, le=86_400, description="seconds; 0 = never")] = 600.0
+    """How long an input that was run when a worker died is suspected, and one that did so twice is refused, in
+    seconds; 0 switches both off."""
 
 
 class QuotaConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,6 +161,11 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     on_fin: Literal["serve", "cancel"] = "serve"
     """What becomes of a connection's requests when its client has closed its sending side."""
+
+    state_dir: str = "auto"
+    """Folder where the service times that were learnt of each model are kept from one start to the next, a few
+    KiB a model. `auto` is `trioserve` in `$XDG_CACHE_HOME`, or in `~/.cache`; empty keeps nothing, and so does a
+    folder that cannot be written. In a file: relative to that file."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe event that is logged."""

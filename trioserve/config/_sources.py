@@ -55,6 +55,8 @@ def load_server_config(
         table, problems = read_toml(Path(file))
         if isinstance(table.get("models"), str):
             table["models"] = str(Path(file).parent / table["models"])
+        if table.get("state_dir", "auto") not in ("", "auto") and isinstance(table["state_dir"], str):
+            table["state_dir"] = str(Path(file).parent / table["state_dir"])
     origins: dict[str, str] = {}
     from_env, found = _from_environment(env or {})
     problems += found

@@ -26,6 +26,7 @@ class Batch:
     """
 
     __slots__ = (
+        "abandoned",
         "cut",
         "cut_ns",
         "head_ns",
@@ -35,6 +36,7 @@ class Batch:
         "ranges",
         "reason",
         "rows",
+        "suspect",
         "units",
     )
 
@@ -47,6 +49,10 @@ class Batch:
         """What its run time grows with: rows, or tokens."""
         self.reason = reason
         self.cut_ns = cut_ns
+        self.suspect: bytes | None = None
+        """What its only request is known by, if that is suspected of killing workers."""
+        self.abandoned = False
+        """Whether the worker was told that nobody waits for it any more."""
         self.cut: Cut | None = None
         """What the scheduler noted of it."""
         self.head_ns = 0

@@ -34,11 +34,11 @@ class Terms(NamedTuple):
     """Deadline of all, or of each: the latter only if the model `is_calm` about them all."""
     earliest_ns: int
     """The earliest of them."""
+    is_calm: bool
+    """Whether all of it is admitted without asking the rule."""
 
 
-def terms_of(
-    lane: Lane, account: Account | None, run: InferRun, flags: int, now_ns: int
-) -> tuple[Terms, bool] | None:
+def terms_of(lane: Lane, account: Account | None, run: InferRun, flags: int, now_ns: int) -> Terms | None:
     """What is asked for a run that can be admitted as columns.
 
     Args:
@@ -49,18 +49,21 @@ def terms_of(
         now_ns: when the turn began that read it.
 
     Returns:
-        That, and whether all of it is admitted without asking the rule. None if each request is to be asked for by
-        itself, because the rule would have to be asked and they are not alike.
+        That; None if each request is to be asked for by itself, because the rule would have to be asked and they are
+        not alike.
     """
     klass = flags & CLASS_MASK
     if klass and ((run.flags & CLASS_MASK) != klass).any():
         return None
     deadlines_ns, earliest_ns = _deadlines_of(lane, run, now_ns)
-    timeout_ns = earliest_ns - now_ns
-    is_calm = lane.door.is_calm(run.count, timeout_ns, klass)
+    is_calm = (
+        earliest_ns - now_ns >= lane.calm_ns
+        and lane.gate.rows.taken + run.count <= lane.calm_rows
+        and not klass
+    )
     if not is_calm and not isinstance(deadlines_ns, int):
         return None
-    return Terms(account, klass, deadlines_ns, earliest_ns), is_calm
+    return Terms(account, klass, deadlines_ns, earliest_ns, is_calm)
 
 
 def admit_run(
@@ -114,11 +117,11 @@ def admit_columns(
     """
     if lane.closed_code:
         return 0, lane.closed_code
-    body_nbytes, timeout_ns, rows = lane.body_nbytes, terms.earliest_ns - now_ns, lane.gate.rows
     asked, code = allowed, OK
-    if terms.klass or timeout_ns < lane.calm_ns or rows.taken + allowed > lane.calm_rows:
+    if allowed and not terms.is_calm:
+        timeout_ns = terms.earliest_ns - now_ns
         asked, code = lane.door.reserve(terms.account, terms.klass, (allowed, 1), timeout_ns, now_ns)
-    admitted = lane.gate.admit_run(asked, body_nbytes)
+    admitted = lane.gate.admit_run(asked, lane.body_nbytes)
     done = 0
     while done < admitted:
         first, count = lane.slots.lease_run(admitted - done)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trioserve.admission import Account
 
     from ._lane import Lane
+    from ._quarantine import Quarantine
 
 CALM_SHARE: Final = 0.5
 """Of the default deadline: what is under way may take so long, with its margin, before the rule is asked."""
@@ -71,6 +72,9 @@ class Door:
         lane: the model.
         tenants: accounts of all models.
     """
+
+    quarantine: Quarantine
+    """What is known of inputs that kill workers; set by the engine."""
 
     def __init__(self, lane: Lane, tenants: Tenants) -> None:
         self._lane: Final = lane
@@ -230,7 +234,7 @@ class Door:
         share_ns = CALM_SHARE * scheduler.sla_ns
         models = 1 + len(self.neighbours)
         others_ns = sum([2 * other.scheduler.rule.full_ns for other in self.neighbours])
-        batches = (share_ns - rule.calm_ns - others_ns) / (CALM_MARGIN * rule.full_ns * models)
+        batches = (share_ns - rule.calm_ns - others_ns) / (CALM_MARGIN * max(1.0, rule.full_ns) * models)
         units = batches * rule.full_units
         if units > rule.calm_units:
             lane.calm_ns = int(share_ns)

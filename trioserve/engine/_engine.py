@@ -16,6 +16,7 @@ from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signa
 
 from ._executor import Executor
 from ._lane import Lane
+from ._quarantine import Quarantine
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
 from ._statistics import lane_statistics
@@ -75,6 +76,7 @@ class Engine:
         )
         witness = Witness(lane, self.config.record_requests if self.config.record else 0)
         lane.witness = witness if witness.is_wanted else None
+        lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane

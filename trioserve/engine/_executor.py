@@ -11,6 +11,7 @@ from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
+from ._abandon import abandon_dead, give_back
 from ._batch import Batch
 from ._lane import Lane
 from ._occupancy import Occupancy
@@ -59,11 +60,13 @@ class Executor(Stage[Lane, Batch]):
 
     def decide(self, now_ns: int) -> None:
         """Cuts every batch whose time has come."""
+        link = self.link
         for lane in self.lanes:
             lane.wake_ns = NEVER_NS
             if lane.next_deadline_ns <= now_ns:
                 self._terminal.expire(lane, now_ns)
-        link = self.link
+            if lane.slots.has_ghosts and link is not None:
+                abandon_dead(link, self._with_worker.values(), lane)
         while link is not None and link is self.link and link.in_flight < link.depth:
             chosen = self._most_urgent(now_ns)
             if chosen is None:
@@ -96,14 +99,20 @@ class Executor(Stage[Lane, Batch]):
 
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         queue, scheduler = lane.queue, lane.scheduler
+        rows, suspect = decision.rows, None
+        if lane.door.quarantine.is_active:
+            rows, suspect = lane.door.quarantine.isolate(lane, rows, self._terminal, now_ns)
+            if not rows:
+                return
         head_ns = scheduler.head_ns
-        ranges = queue.take(decision.rows, lane.slots.row_counts)
+        ranges = queue.take(rows, lane.slots.row_counts)
         if scheduler.returns.active:
             readies_ns = lane.slots.readies_ns
             came_ns = np.concatenate([readies_ns[first : first + count] for first, count in ranges])
             scheduler.bursts.observe(sorted(came_ns.tolist()))
         self._sequence += 1
         batch = Batch(lane, self._sequence, ranges, decision.reason, now_ns)
+        batch.suspect = suspect
         lengths, batch.units = lane.measure(ranges, batch.rows)
         batch.head_ns = head_ns
         batch.cut = scheduler.started(batch.units, head_ns, 0, now_ns)
@@ -118,11 +127,25 @@ class Executor(Stage[Lane, Batch]):
             StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lengths, None),
         )
 
+    def _died(self, running: Batch, *, killed: bool) -> None:
+        """The worker was lost while it ran this batch."""
+        lane = running.lane
+        lane.door.quarantine.blame(lane, running.ranges, lane.clock.now_ns(), killed=killed)
+
+    def skipped(self, number: int) -> None:
+        """The worker will not begin a batch that it was told to abandon."""
+        batch = self._with_worker.get(number)
+        if batch is not None and batch.abandoned:
+            give_back(batch, self._terminal)
+
     def _complete(self, work: Batch, result: StageResult, now_ns: int) -> None:
         lane, cut, scheduler = work.lane, work.cut, work.lane.scheduler
         if cut is None:
             raise AssertionError("a batch came back that was not started: this is a bug")
-        lane.stats.count_completion(work, result)
+        if work.ranges:
+            lane.stats.count_completion(work, result)
+        if work.suspect is not None and result.code != ErrorCode.CANCELLED:
+            lane.door.quarantine.clear(work.suspect)
         deadlines_ns: list[int] = []
         if cut.near or now_ns >= work.head_ns or scheduler.is_tense(now_ns):
             column = lane.slots.deadlines_ns
@@ -136,7 +159,8 @@ class Executor(Stage[Lane, Batch]):
         lane.door.reopen()
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)
-        self._terminal.finish(work, result, now_ns)
+        if work.ranges:
+            self._terminal.finish(work, result, now_ns)
 
     def _give_up(self, work: Batch) -> None:
         """The worker was lost with this batch."""

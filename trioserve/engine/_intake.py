@@ -79,8 +79,10 @@ class Intake:
             session.last_rid = rid
         elif self._refusals.is_in_flight(session, lane, rid, 1):
             return
-        if account.bucket is not None and not account.grant(1, now_ns):
-            self._refusals.refuse(session, lane, account, (rid, 1), ErrorCode.QUOTA_EXCEEDED)
+        if (account.bucket is not None or lane.door.quarantine.is_refusing) and (
+            code := _barred(lane, account, request, now_ns)
+        ):
+            self._refusals.refuse(session, lane, account, (rid, 1), code)
             return
         try:
             code = lane.admit(session, account, request, now_ns)
@@ -101,7 +103,7 @@ class Intake:
         lane = session.lanes.get(run.handle)
         flags = _flags_of(run, session.last_rid)
         account, terms = session.accounts.get(run.handle, session.account), None
-        if lane is not None and flags >= 0 and not isinstance(lane, TextLane):
+        if lane is not None and flags >= 0 and _takes_columns(lane, run):
             terms = terms_of(lane, account, run, flags, now_ns)
         if lane is None or terms is None:
             for row in range(run.count):
@@ -112,7 +114,7 @@ class Intake:
         lane.stats.received += run.count
         if lane.witness is not None:
             lane.witness.saw(session.index, run.count, run.timeouts_us, run.flags, now_ns)
-        done, code = admit_run(lane, session, run, terms[0], now_ns)
+        done, code = admit_run(lane, session, run, terms, now_ns)
         if done < run.count:
             self._refusals.refuse_rest(session, lane, account, run, done, code)
 
@@ -128,8 +130,9 @@ class Intake:
         """
         tenants = self._engine.tenants
         flags = int(np.bitwise_or.reduce(run.flags))
-        terms = None if tenants.has_quotas else terms_of(lane, None, run, flags, now_ns)
-        if terms is None or not (terms[1] or not any(session.account.is_over for session in sessions)):
+        columns = not tenants.has_quotas and _takes_columns(lane, run)
+        terms = terms_of(lane, None, run, flags, now_ns) if columns else None
+        if terms is None or not (terms.is_calm or not any(session.account.is_over for session in sessions)):
             for row, session in enumerate(sessions):
                 self.admit(session, _request_of(run, row), now_ns)
             return
@@ -138,8 +141,8 @@ class Intake:
         if lane.witness is not None:
             lane.witness.saw(indices, run.count, run.timeouts_us, run.flags, now_ns)
         lane.returns.arrived_many(indices, now_ns)
-        done, code = admit_columns(lane, indices, run, terms[0], run.count, now_ns)
-        if not (terms[1] or lane.closed_code):
+        done, code = admit_columns(lane, indices, run, terms, run.count, now_ns)
+        if not (terms.is_calm or lane.closed_code):
             for row, session in enumerate(sessions):
                 tenants.count(session.account, (lane.scheduler.row_ns if row < done else 0.0) + SEEN_NS)
         body_nbytes, rids = lane.body_nbytes, run.rids.tolist()
@@ -316,6 +319,21 @@ def _or_quota(account: Account, granted: int, done: int, count: int, code: Error
     """Why not all of `count` requests were admitted, and what was granted and not used goes back to the quota."""
     account.give_back(granted - done)
     return ErrorCode.QUOTA_EXCEEDED if done == granted < count and code is ErrorCode.SHED else code
+
+
+def _barred(lane: Lane, account: Account, request: Infer, now_ns: int) -> ErrorCode:
+    """Why a request is refused whatever the load is; if it is not, it counts against the quota."""
+    quarantine = lane.door.quarantine
+    if quarantine.is_refusing and quarantine.refuses(lane, request.payload, request.rows, now_ns):
+        return ErrorCode.POISON_INPUT
+    return ErrorCode.OK if account.grant(1, now_ns) else ErrorCode.QUOTA_EXCEEDED
+
+
+def _takes_columns(lane: Lane, run: InferRun) -> bool:
+    """Whether nobody has to look at each request of a run: at a text, or for an input that kills workers."""
+    if isinstance(lane, TextLane):
+        return False
+    return not (lane.door.quarantine.is_refusing and lane.door.quarantine.may_refuse(lane, run.payload))
 
 
 def _flags_of(run: InferRun, last_rid: int) -> int:

@@ -308,12 +308,13 @@ class Scheduler:
         start_ns = now_ns
         if self.occupancy.in_flight[executor]:
             start_ns = max(now_ns, self.occupancy.free_ns[executor])
+        self.head_ns = self.queue.floor_deadline_ns(self.full_rows)
         return (
             type(self.policy) is Adaptive
             and self.units_per_row == 1.0
             and self.service.known
             and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
-            and self._head_of(self.full_rows) - start_ns >= self._ample_ns
+            and self.head_ns - start_ns >= self._ample_ns
         )
 
     def _head_of(self, rows: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from trioserve.errors import WorkerLost
@@ -38,6 +39,10 @@ class Link(Protocol):
 
     def send_nowait(self, batch: StageBatch) -> None:
         """Hands a batch over; raises WorkerLost if the worker is gone."""
+        ...
+
+    def abandon(self, seq: int) -> None:
+        """Tells the worker that nobody waits for a batch any more; its result still comes."""
         ...
 
     def receive_nowait(self) -> StageResult | None:
@@ -85,6 +90,7 @@ class Stage(ABC, Generic[L, W]):
         self._terminal: Final = terminal
         self._with_worker: dict[int, W] = {}
         self._unreaped: list[W] = []
+        self._died_of: W | None = None
         self._sequence = 0
 
     @abstractmethod
@@ -94,6 +100,14 @@ class Stage(ABC, Generic[L, W]):
     @abstractmethod
     def _complete(self, work: W, result: StageResult, now_ns: int) -> None:
         """Takes finished work back: its rows are held until this lets them go."""
+
+    def _died(self, running: W, *, killed: bool) -> None:
+        """The worker was lost while it ran this; its rows are still held.
+
+        Args:
+            running: what it ran.
+            killed: whether somebody from outside killed it.
+        """
 
     def _give_up(self, work: W) -> None:
         """The worker was lost with this work; its rows are held until `_release`."""
@@ -127,7 +141,7 @@ class Stage(ABC, Generic[L, W]):
         try:
             link.send_nowait(batch)
         except WorkerLost as error:
-            self.lose(error.message)
+            self.lose(error.message, unsent=work)
 
     def collect(self, now_ns: int) -> None:
         """Takes all finished work off the link. Also notices the loss of a worker that had nothing to do."""
@@ -143,29 +157,46 @@ class Stage(ABC, Generic[L, W]):
             if not self._with_worker:
                 return
 
-    def lose(self, reason: str) -> None:
+    def _collect_last(self, link: Link) -> None:
+        """Takes what a dead worker had finished: what is then the oldest is what it died of."""
+        with suppress(WorkerLost):
+            while (result := link.receive_nowait()) is not None:
+                self._complete(self._with_worker.pop(result.seq), result, result.finished_ns)
+
+    def lose(self, reason: str, unsent: W | None = None) -> None:
         """The worker is gone: what it had is answered now.
 
         Its slots return in `reaped`, since a dying process may still write to them.
+
+        Args:
+            reason: for the clients.
+            unsent: what it was not given any more.
         """
         if self.link is not None:
+            self._collect_last(self.link)
             if self.on_detach is not None:
                 self.on_detach(self._fd)
             self.link.close()
             self.link = None
         lost, self._with_worker = list(self._with_worker.values()), {}
         self._unreaped += lost
+        if lost and lost[0] is not unsent:
+            self._died_of = lost[0]
         for work in lost:
             self._give_up(work)
             self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
 
-    def reaped(self, *, restarting: bool) -> None:
+    def reaped(self, *, restarting: bool, killed: bool = False) -> None:
         """The process has ended: nothing can touch its slots any more.
 
         Args:
             restarting: whether another one is being started. If not, the models are closed for good.
+            killed: whether somebody from outside ended it.
         """
         self.lose("the worker process ended")
+        running, self._died_of = self._died_of, None
+        if running is not None:
+            self._died(running, killed=killed)
         unreaped, self._unreaped = self._unreaped, []
         for work in unreaped:
             self._release(work)

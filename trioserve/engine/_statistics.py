@@ -8,6 +8,8 @@ from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
+    from trioserve.batching import ServiceModel
+
     from ._lane import Lane
 
 
@@ -27,19 +29,29 @@ def lane_statistics(lane: Lane, now_ns: int) -> dict[str, Any]:
             "rows_limit": lane.gate.rows.limit,
             "rows_high_water": lane.gate.rows.high_water,
         },
+        "quarantine": lane.door.quarantine.snapshot(),
         "slab_nbytes": lane.slab.layout.total_nbytes,
-        "service": _service(lane),
+        "service": service_statistics(lane.service, lane.unit),
         "scheduler": _scheduler(lane, now_ns),
         "shadows": lane.witness.snapshot(now_ns) if lane.witness else [],
     }
 
 
-def _service(lane: Lane) -> dict[str, Any]:
-    """How long batches run: mean, mean deviation and the quantile that one in a hundred exceeds, at each known size."""
-    service = lane.service
-    state = service.to_state()
+def service_statistics(service: ServiceModel, unit: str) -> dict[str, Any]:
+    """How long batches run: mean, mean deviation and the quantile that one in a hundred exceeds, at each known size.
+
+    Args:
+        service: the service-time model.
+        unit: what its units are.
+    """
+    sizes: list[int] = service.to_state()["sizes"]
+    smallest, largest = (sizes[0], max(service.max_units, sizes[0])) if sizes else (0, 0)
     return {
-        "unit": lane.unit,
+        "unit": unit,
+        "one_units": smallest,
+        "one_ns": round(service.mean_ns(smallest)),
+        "full_units": largest,
+        "full_ns": round(service.mean_ns(largest)),
         "fixed_ns": service.alpha_ns,
         "per_unit_ns": service.beta_ns,
         "way_ns": round(service.way_ns),
@@ -52,7 +64,7 @@ def _service(lane: Lane) -> dict[str, Any]:
                 "deviation_ns": round(service.deviation_ns(units)),
                 "quantile_ns": round(service.quantile_ns(units)),
             }
-            for units in state["sizes"]
+            for units in sizes
         ],
     }
 

@@ -21,6 +21,7 @@ class LaneStats:
     __slots__ = (
         "batch_sizes",
         "batches",
+        "batches_abandoned",
         "cancelled",
         "cuts",
         "errors",
@@ -41,6 +42,8 @@ class LaneStats:
         self.errors: dict[ErrorCode, int] = {}
         """What did not end by a result, by code: together as many as were refused, expired, cancelled or failed."""
         self.batches = self.rows = self.rows_gathered = self.padding = 0
+        self.batches_abandoned = 0
+        """Batches whose worker was told that nobody waited for them any more."""
         self.run_ns = self.queue_ns = 0
         self.cuts = [0] * len(CutReason)
         """Batches by the reason of their cut."""
@@ -88,6 +91,7 @@ class LaneStats:
             "failed": self.failed,
             "errors": {code.name: count for code, count in sorted(self.errors.items())},
             "batches": self.batches,
+            "batches_abandoned": self.batches_abandoned,
             "rows": self.rows,
             "rows_gathered": self.rows_gathered,
             "padding": self.padding,

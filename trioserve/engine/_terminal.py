@@ -119,9 +119,11 @@ class Terminal:
         for slot in live[due].tolist():
             running = lane.is_running(slot)
             code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
-            self.fail(lane, slot, code)
-            if not running:
+            if (
+                not running and slot not in lane.arrivals
+            ):  # a body that does not come is nobody's broken promise
                 lane.scheduler.dropped(1)
+            self.fail(lane, slot, code)
         later = deadlines_ns[~due]
         lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS
 

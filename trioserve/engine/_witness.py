@@ -10,6 +10,8 @@ from trioserve.batching import Shadow, policy_named
 from trioserve.observability import TrafficRecord, TrafficRecorder
 from trioserve_protocol import CLASS_MASK
 
+from ._occupancy import ServiceByRows
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -27,8 +29,10 @@ class Witness:
     def __init__(self, lane: Lane, record_requests: int) -> None:
         self._lane: Final = lane
         self._recorder: Final = TrafficRecorder(record_requests) if record_requests else None
+        self._service: Final = ServiceByRows(lane.service)
+        sla_ns = lane.default_deadline_ns
         self._shadows: Final = [
-            Shadow(name, policy_named(name, lane.default_deadline_ns), self._row_ns, lane.max_rows)
+            Shadow(name, policy_named(name, sla_ns), self._service, lane.max_rows, sla_ns)
             for name in lane.config.batching.shadows
         ]
 
@@ -68,6 +72,8 @@ class Witness:
             klass = flags & CLASS_MASK
             classes = klass.astype(np.uint8) if isinstance(klass, np.ndarray) else klass
             self._recorder.offered(now_ns, count, timeouts_ns, rows=rows, sessions=sessions, klass=classes)
+        self._service.model = self._lane.service
+        self._service.units_per_row = self._lane.scheduler.units_per_row
         for shadow in self._shadows:
             if rows > 1:
                 shadow.offered(
@@ -75,10 +81,6 @@ class Witness:
                 )
             else:
                 shadow.offered(now_ns, count, timeouts_ns)
-
-    def _row_ns(self, rows: int) -> float:
-        scheduler = self._lane.scheduler
-        return scheduler.service.mean_ns(rows * scheduler.units_per_row)
 
     def record(self) -> TrafficRecord | None:
         """What has been recorded, with what must be known of the model to replay it; None if nothing is."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trioserve.execution._link import StageLink
 from trioserve.execution._load import executor_bounds
 from trioserve.execution._loop import DataLoop
+from trioserve.execution._orders import Orders
 from trioserve.execution._runner import ModelRunner
 from trioserve.memory import Slab
 
@@ -56,7 +57,8 @@ class InProcessStage:
             for model, backend in zip(models, backends, strict=True)
         ]
         bounds = [executor_bounds(model.config, model.layout) for model in models]
-        self._loop = DataLoop(theirs, epoch=1, runners=runners, bounds=bounds)
+        self._orders = Orders()
+        self._loop = DataLoop(theirs, epoch=1, runners=runners, bounds=bounds, orders=self._orders)
 
     @property
     def depth(self) -> int:
@@ -77,6 +79,10 @@ class InProcessStage:
         self._link.send_nowait(batch)
         if not self._manual:
             self._loop.step()
+
+    def abandon(self, seq: int) -> None:
+        """See `StageLink`. May be called by a backend that runs, as by another thread."""
+        self._orders.abandon(seq)
 
     def run_next(self) -> None:
         """Run the oldest batch that waits.

@@ -7,6 +7,7 @@ reports the death of the peer as end of stream.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -20,9 +21,11 @@ from trioserve.execution._descriptors import (
     pack_batch,
     unpack_result,
 )
+from trioserve.execution._messages import Abandon, encode_control
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
 
 class _InFlight(NamedTuple):
@@ -44,20 +47,31 @@ class StageLink:
         Owns its socket. Used from one thread; whoever received the link closes it.
     """
 
-    __slots__ = ("_buffer", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth")
+    __slots__ = (
+        "_buffer", "_control", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth", "on_skipped",
+    )  # fmt: skip
 
     depth: int
     """Batches that may be unfinished at a time."""
 
-    def __init__(self, sock: socket.socket, *, epoch: int, depth: int) -> None:
+    on_skipped: Callable[[int], None] | None
+    """Told the number of a batch that was abandoned before the worker began it: its rows are the server's again, before
+    its result."""
+
+    def __init__(
+        self, sock: socket.socket, *, epoch: int, depth: int, control: socket.socket | None = None
+    ) -> None:
         """Wrap the server's end of a pair.
 
         Args:
             sock: SEQPACKET, non-blocking.
             epoch: That of the worker's start.
             depth: Credits, at least 1.
+            control: The server's end of the control pair, non-blocking, owned by whoever started the worker.
         """
         self._sock = sock
+        self._control = control
+        self.on_skipped = None
         self._epoch = epoch
         self.depth = depth
         self._in_flight: deque[_InFlight] = deque()
@@ -98,6 +112,24 @@ class StageLink:
         self._last_seq = batch.seq
         in_flight.append(_InFlight(batch.model, batch.seq, batch.rows))
 
+    def abandon(self, seq: int) -> None:
+        """Tell the worker that nobody waits for a batch any more. Its result still comes, sooner if that is possible.
+
+        The order goes by the control pair, which a thread of its own reads: it must overtake the batch. One that finds
+        no room is dropped; the batch is then run to its end.
+
+        Args:
+            seq: Number of a batch in flight.
+        """
+        if self._control is not None:
+            with suppress(OSError):
+                self._control.send(encode_control(Abandon(seq)))
+
+    def skipped(self, seq: int) -> None:
+        """The worker has said that it will not begin a batch."""
+        if self.on_skipped is not None:
+            self.on_skipped(seq)
+
     def receive_nowait(self) -> StageResult | None:
         """The next result, or None when none has arrived.
 
@@ -107,7 +139,11 @@ class StageLink:
                 worker is reaped.
         """
         try:
-            nbytes = self._sock.recv_into(self._buffer)
+            try:
+                nbytes = self._sock.recv_into(self._buffer)
+            except ConnectionResetError:
+                # It died with a batch unread, which is told once and before what it had sent: results may be there.
+                nbytes = self._sock.recv_into(self._buffer)
         except BlockingIOError:
             return None
         except OSError as error:

@@ -10,7 +10,7 @@ from trioserve.execution._descriptors import ModelBounds, StageBatch, StageResul
 from trioserve.execution._messages import ModelReady
 from trioserve.execution._report import report
 from trioserve.execution._runner import ModelRunner, Runner
-from trioserve.execution._warmup import measure_costs, warm_up_rows, warm_up_text
+from trioserve.execution._warmup import NOTHING_TIMED, ServiceTimes, measure_costs, warm_up_rows, warm_up_text
 from trioserve.memory import Slab
 from trioserve_protocol import ErrorCode
 
@@ -42,6 +42,12 @@ class RefusingRunner:
             batch.model, batch.seq, int(ErrorCode.INTERNAL), self._message, now, now, now, now, 0, 0
         )
 
+    def interrupt(self) -> None:
+        """Nothing runs."""
+
+    def resume(self) -> None:
+        """Nothing runs."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -57,18 +63,18 @@ def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: Slab
     """
     began = time.monotonic_ns()
     slab = Slab(arena, layout)
-    warmup_ns: dict[int, int] = {}
+    times = NOTHING_TIMED
     error = ""
     try:
-        runner, warmup_ns = _tokenizer(config, slab) if kind == "tokenizer" else _executor(config, slab)
+        runner, times = _tokenizer(config, slab) if kind == "tokenizer" else _executor(config, slab)
     except LoadError as failure:
         error = str(failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
-    except Exception as failure:  # noqa: BLE001  user code: whatever it raises is told to its author
+    except BaseException as failure:  # noqa: ASYNC103, BLE001  user code: whatever it raises is told to its author
         error = f"{type(failure).__name__}: {failure}"
         report(f"model {config.name!r} failed to load", failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
-    ready = ModelReady(config.name, time.monotonic_ns() - began, warmup_ns, error)
+    ready = ModelReady(config.name, time.monotonic_ns() - began, times.warmup_ns, error, times.deviation_ns)
     return Loaded(runner, _bounds(kind, config, layout), ready)
 
 
@@ -87,13 +93,13 @@ def executor_bounds(config: ModelConfig, layout: SlabLayout) -> ModelBounds:
     return ModelBounds(layout.slots, config.batching.max_rows)
 
 
-def _executor(config: ModelConfig, slab: Slab) -> tuple[Runner, dict[int, int]]:
+def _executor(config: ModelConfig, slab: Slab) -> tuple[Runner, ServiceTimes]:
     backend = create_backend(config)
     backend.load(LoadContext(config, signature_of(config)))
     return prepare_runner(config, backend, slab)
 
 
-def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[ModelRunner, dict[int, int]]:
+def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[ModelRunner, ServiceTimes]:
     """A runner for a loaded backend, warmed up as configured, and the service times that were seen.
 
     Raises:
@@ -101,26 +107,27 @@ def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[M
     """
     runner = ModelRunner(config, backend, slab)
     if not config.warmup:
-        return runner, {}
+        return runner, NOTHING_TIMED
     names = tuple(region.name for region in slab.layout.outputs)
+    times = NOTHING_TIMED
     try:
         if config.tokenizer is None:
-            warmup_ns = warm_up_rows(config, backend, runner.staging, names)
+            times = warm_up_rows(config, backend, runner.staging, names)
         else:
-            warmup_ns = warm_up_text(config, backend, runner.staging, names, slab.layout.max_tokens)
+            times = warm_up_text(config, backend, runner.staging, names, slab.layout.max_tokens)
     except OutputError as error:
         raise LoadError(f"{config.name}: {error}") from error
-    except Exception as error:  # noqa: BLE001  as above
+    except BaseException as error:  # noqa: ASYNC103, BLE001  as above
         # A model may well refuse rows of zeros; whether it serves real ones only real ones tell.
         report(f"model {config.name!r} raised while it was warmed up", error)
-        return runner, {}
-    runner.costs = measure_costs(warmup_ns, runner.staging)
-    return runner, warmup_ns
+    if times.warmup_ns:
+        runner.costs = measure_costs(times.warmup_ns, runner.staging)
+    return runner, times
 
 
-def _tokenizer(config: ModelConfig, slab: Slab) -> tuple[Runner, dict[int, int]]:
+def _tokenizer(config: ModelConfig, slab: Slab) -> tuple[Runner, ServiceTimes]:
     # Only a tokenizer's process pays for the import.
     from trioserve.execution._tokenizer import load_tokenizer
 
     runner = load_tokenizer(config, slab)
-    return runner, runner.warm_up() if config.warmup else {}
+    return runner, runner.warm_up() if config.warmup else NOTHING_TIMED

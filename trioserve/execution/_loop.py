@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from trioserve.execution._descriptors import (
     pack_result,
     unpack_batch,
 )
+from trioserve.execution._orders import Orders, abandoned
 
 if TYPE_CHECKING:
     import socket
@@ -25,7 +27,13 @@ class DataLoop:
     """Serves batches one after the other, in the order in which they were sent."""
 
     def __init__(
-        self, sock: socket.socket, *, epoch: int, runners: Sequence[Runner], bounds: Sequence[ModelBounds]
+        self,
+        sock: socket.socket,
+        *,
+        epoch: int,
+        runners: Sequence[Runner],
+        bounds: Sequence[ModelBounds],
+        orders: Orders | None = None,
     ) -> None:
         """Wrap the worker's end of a pair.
 
@@ -34,11 +42,13 @@ class DataLoop:
             epoch: That of this start.
             runners: One a model, by the index that descriptors carry.
             bounds: What descriptors may name, one a model.
+            orders: Which batches nobody waits for any more; another thread writes to it.
         """
         self._sock = sock
         self._epoch = epoch
         self._runners = runners
         self._bounds = bounds
+        self._orders = orders or Orders()
         self._last_seq = -1
         self._buffer = bytearray(MAX_MESSAGE_NBYTES + 8)
         self._view = memoryview(self._buffer)
@@ -71,7 +81,12 @@ class DataLoop:
         if batch.seq <= self._last_seq:
             raise CorruptDescriptor(f"batch {batch.seq} after batch {self._last_seq}")
         self._last_seq = batch.seq
-        result = self._runners[batch.model].run(batch)
+        runner, orders = self._runners[batch.model], self._orders
+        if orders.begin(batch.seq, runner):
+            result = runner.run(batch)
+            orders.end()
+        else:
+            result = abandoned(batch, time.monotonic_ns())
         self._send(pack_result(result, self._epoch, batch.rows))
         return True
 

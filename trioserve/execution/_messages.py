@@ -3,6 +3,8 @@
 supervisor                    worker
     Start ->                            which models, where their slabs are
           <- Ready | Failed             what became of them
+    Abandon ->                          nobody waits for a batch any more
+          <- Skipped                    it had not been begun and never will be
     Stop  ->                            finish what is queued, then end
 end of stream either way: the other side is gone
 """
@@ -54,6 +56,13 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Finish the batches that are queued on the data pair, then end."""
 
 
+class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
+    """Nobody waits for a batch any more: skip it, or end it early. May come after the batch's end."""
+
+    seq: int
+    """Number of the batch."""
+
+
 class ModelReady(msgspec.Struct, frozen=True):
     """What became of one model in a worker."""
 
@@ -69,6 +78,9 @@ class ModelReady(msgspec.Struct, frozen=True):
     error: str
     """Why the model does not serve, in words for its author; empty when it does. Batches for it are refused."""
 
+    deviation_ns: dict[int, int] = {}
+    """Mean absolute deviation of the calls from `warmup_ns`, nanoseconds, by the same sizes."""
+
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The worker serves batches from here on."""
@@ -82,11 +94,20 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-_TO_WORKER: Final = msgspec.json.Decoder(Start | Stop)
-_FROM_WORKER: Final = msgspec.json.Decoder(Ready | Failed)
+class Skipped(msgspec.Struct, frozen=True, tag="skipped"):
+    """A batch was abandoned while it was queued: its rows are not touched any more. Its result comes in its turn."""
+
+    seq: int
+    """Number of the batch."""
 
 
-def encode_control(message: Start | Stop | Ready | Failed) -> bytes:
+_TO_WORKER: Final[msgspec.json.Decoder[Start | Abandon | Stop]] = msgspec.json.Decoder(Start | Abandon | Stop)
+_FROM_WORKER: Final[msgspec.json.Decoder[Ready | Failed | Skipped]] = msgspec.json.Decoder(
+    Ready | Failed | Skipped
+)
+
+
+def encode_control(message: Start | Abandon | Stop | Ready | Failed | Skipped) -> bytes:
     """The bytes of a message.
 
     Raises:
@@ -100,7 +121,7 @@ def encode_control(message: Start | Stop | Ready | Failed) -> bytes:
     return data
 
 
-def decode_for_worker(data: bytes) -> Start | Stop:
+def decode_for_worker(data: bytes) -> Start | Abandon | Stop:
     """The message that a worker received.
 
     Raises:
@@ -109,7 +130,7 @@ def decode_for_worker(data: bytes) -> Start | Stop:
     return _TO_WORKER.decode(data)
 
 
-def decode_from_worker(data: bytes) -> Ready | Failed:
+def decode_from_worker(data: bytes) -> Ready | Failed | Skipped:
     """The message that a supervisor received.
 
     Raises:

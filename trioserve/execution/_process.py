@@ -27,6 +27,7 @@ from trioserve.execution._messages import (
     Failed,
     ModelReady,
     ModelStart,
+    Skipped,
     Start,
     Stop,
     decode_from_worker,
@@ -74,6 +75,11 @@ class WorkerProcess:
     control: trio.socket.SocketType
     data: socket.socket
     epoch: int
+    orders: socket.socket | None = None
+    """The same end as `control`, for what is sent without waiting."""
+
+    on_skipped: Callable[[int], None] | None = None
+    """Told which batches the worker will not begin."""
 
     async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
         """Wait until the worker serves.
@@ -91,6 +97,8 @@ class WorkerProcess:
                 raise WorkerStartError(f"the worker sent an unknown message: {error}") from error
             if isinstance(message, Failed):
                 raise WorkerStartError(f"the worker cannot serve: {message.message}")
+            if isinstance(message, Skipped):
+                raise WorkerStartError("the worker sent an unknown message: it has no batch to skip")
             return tuple(message.models)
         raise WorkerStartError(f"the worker was not ready within {timeout_s:g} s")
 
@@ -139,10 +147,19 @@ class WorkerProcess:
 
     async def _control_end(self) -> None:
         try:
-            while await self.control.recv(MAX_CONTROL_NBYTES + 1):
-                logger.warning("worker_message_ignored", pid=self.process.pid)
+            while data := await self.control.recv(MAX_CONTROL_NBYTES + 1):
+                self._take(data)
         except OSError as error:
             logger.debug("worker_control_reset", pid=self.process.pid, error=error.strerror)
+
+    def _take(self, data: bytes) -> None:
+        """A message of a worker that serves."""
+        with suppress(msgspec.MsgspecError):
+            message = decode_from_worker(data)
+            if isinstance(message, Skipped) and self.on_skipped is not None:
+                self.on_skipped(message.seq)
+                return
+        logger.warning("worker_message_ignored", pid=self.process.pid)
 
     async def reaped(self) -> str:
         """Make sure that the process has ended: one that has closed its control end without ending is killed."""
@@ -186,7 +203,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
         undo.callback(data.close)
         with control_child, data_child:
             message, process = await _spawn(spec, epoch, (control_child.fileno(), data_child.fileno()))
-        started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch)
+        started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch, control)
         try:
             await started.control.send(message)
         except OSError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from trioserve.backends import OutputError, check_outputs
 from trioserve.execution._costs import Costs
 from trioserve.execution._descriptors import StageBatch, StageResult
+from trioserve.execution._orders import Interruptible, abandoned
 from trioserve.execution._report import report
 from trioserve.execution._rows import InPlace, Outputs, Staging, TokenRows, read_only
 from trioserve_protocol import ErrorCode
@@ -32,7 +33,7 @@ _UNKNOWN_COSTS: Final = Costs(call_ns=float("inf"), copy_ns_per_byte=0.0)
 Failure = tuple[int, int, str]
 
 
-class Runner(Protocol):
+class Runner(Interruptible, Protocol):
     """What a worker runs the batches of one model with."""
 
     def run(self, batch: StageBatch) -> StageResult:
@@ -84,6 +85,7 @@ class ModelRunner:
         self._input_ns = 0
         self._run_ns = 0
         self._padding = 0
+        self._interrupted = False
 
     def run(self, batch: StageBatch) -> StageResult:
         """See `Runner`.
@@ -98,16 +100,25 @@ class ModelRunner:
         for piece in pieces:
             try:
                 self._attempt(piece, 0, piece.rows)
-            except Exception as error:  # noqa: BLE001  user code: its rows fail, the worker does not
-                # The whole story goes to the log; what a client is told is the kind of error and no more.
-                report(f"model {self._name!r} raised on a batch of {piece.rows} rows", error)
-                limit_ns = self._clock() + BISECT_LIMIT_NS
-                failures += self._bisect(piece, 0, piece.rows, error, limit_ns)
+            except BaseException as error:  # noqa: ASYNC103, BLE001  user code: its rows fail, the worker does not
+                failures += self._isolate(piece, error)
+            if self._interrupted:
+                return abandoned(batch, started_ns)
         finished_ns = self._clock()
         return StageResult(
             batch.model, batch.seq, 0, "", started_ns, self._input_ns, self._run_ns or finished_ns, finished_ns,
             self._padding, gathered, tuple(failures),
         )  # fmt: skip
+
+    def interrupt(self) -> None:
+        """See `Runner`."""
+        self._interrupted = True
+        self._backend.interrupt()
+
+    def resume(self) -> None:
+        """See `Runner`."""
+        self._interrupted = False
+        self._backend.resume()
 
     def close(self) -> None:
         """See `Runner`."""
@@ -154,13 +165,26 @@ class ModelRunner:
         check_outputs(self._output_names, results, places)
         piece.outputs.store(start, stop, results, places)
 
-    def _bisect(self, piece: _Piece, start: int, stop: int, error: Exception, limit_ns: int) -> list[Failure]:
+    def _isolate(self, piece: _Piece, error: BaseException) -> list[Failure]:
+        """A piece failed: find its rows at fault."""
+        if self._interrupted:
+            return []
+        # The whole story goes to the log; what a client is told is the kind of error and no more.
+        report(f"model {self._name!r} raised on a batch of {piece.rows} rows", error)
+        return self._bisect(piece, 0, piece.rows, error, self._clock() + BISECT_LIMIT_NS)
+
+    def _bisect(
+        self, piece: _Piece, start: int, stop: int, error: BaseException, limit_ns: int
+    ) -> list[Failure]:
         """Run a part that failed again in halves, until the rows at fault stand alone.
+
+        It ends early when the time is over, and when nobody waits for the batch any more: the deadline of its last row
+        is the end of the slack, and the server says so by an interruption.
 
         Returns:
             One failure a row that fails by itself, ascending.
         """
-        if stop - start == 1 or self._clock() >= limit_ns:
+        if stop - start == 1 or self._interrupted or self._clock() >= limit_ns:
             message = f"model {self._name!r} raised {type(error).__name__}"
             if isinstance(error, OutputError):
                 message = f"model {self._name!r}: {error}"
@@ -171,6 +195,6 @@ class ModelRunner:
         for low, high in ((start, middle), (middle, stop)):
             try:
                 self._attempt(piece, low, high)
-            except Exception as half_error:  # noqa: BLE001  as in `run`
+            except BaseException as half_error:  # noqa: ASYNC103, BLE001  as in `run`
                 failures += self._bisect(piece, low, high, half_error, limit_ns)
         return failures

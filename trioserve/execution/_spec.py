@@ -44,14 +44,14 @@ class WorkerSpec:
     grace_s: float = 5.0
     """How long a worker may take to finish what it holds when told to stop, seconds; then it is killed."""
 
-    restarts: int = 1
-    """How often a worker that died is started again, deaths in a row."""
+    max_restarts: int = 1
+    """Deaths within `restart_window_s` after which a worker is started again; after one more it stays down."""
 
-    steady_s: float = 60.0
-    """A worker that lived this long counts as sound, seconds: its death is the first in a row."""
+    restart_window_s: float = 60.0
+    """Time after which a death is forgotten, seconds."""
 
     restart_backoff_s: float = 0.1
-    """Pause before a restart, seconds; doubled for each one."""
+    """Pause before a restart, seconds; doubled with each death that is not forgotten, up to 10 s."""
 
 
 class ReadyInfo(NamedTuple):
@@ -84,6 +84,9 @@ class WorkerLoss(NamedTuple):
 
     restarting: bool
     """Whether it is started again; otherwise the worker stays down."""
+
+    killed: bool = False
+    """Whether it was killed by SIGKILL, which comes from outside: an operator, or a system without memory."""
 
 
 class WorkerStartError(Exception):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from trioserve.execution._spec import WorkerSpec
 
 logger = structlog.get_logger(__name__)
+
+MAX_BACKOFF_S: Final = 10.0
+"""Longest that the pause before a restart grows to, seconds."""
 
 
 async def supervise_worker(
@@ -51,29 +56,40 @@ async def supervise_worker(
         if info.epoch == 1:
             task_status.started(info)
 
-    deaths = 0
+    deaths_s: deque[float] = deque()
     for epoch in count(1):
-        started_s = trio.current_time()
+        killed = False
         try:
-            reason = await _run_once(spec, epoch, announce)
+            reason, killed = await _run_once(spec, epoch, announce)
         except WorkerStartError as error:
             if epoch == 1:
                 raise
             reason = str(error)
-        deaths = 1 if trio.current_time() - started_s >= spec.steady_s else deaths + 1
-        restarting = deaths <= spec.restarts
+        now_s = trio.current_time()
+        while deaths_s and now_s - deaths_s[0] >= spec.restart_window_s:
+            deaths_s.popleft()
+        deaths_s.append(now_s)
+        restarting = len(deaths_s) <= spec.max_restarts
         logger.error("worker_lost", kind=spec.kind, epoch=epoch, reason=reason, restarting=restarting)
-        on_lost(WorkerLoss(reason, epoch, restarting))
+        on_lost(WorkerLoss(reason, epoch, restarting, killed))
         if not restarting:
             await trio.sleep_forever()
-        await trio.sleep(spec.restart_backoff_s * 2 ** (deaths - 1))
+        await trio.sleep(backoff_s(spec, len(deaths_s)))
 
 
-async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]) -> str:
+def backoff_s(spec: WorkerSpec, deaths: int) -> float:
+    """Pause before the restart after so many deaths, seconds."""
+    first_s = spec.restart_backoff_s
+    return min(first_s * 2.0 ** min(deaths - 1, 32), max(first_s, MAX_BACKOFF_S))
+
+
+async def _run_once(
+    spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]
+) -> tuple[str, bool]:
     """Start a worker, hand it over, and wait for its end.
 
     Returns:
-        How it ended.
+        How it ended, and whether that was by SIGKILL.
 
     Raises:
         WorkerStartError: It did not become ready.
@@ -90,8 +106,11 @@ async def _run_once(spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink,
         logger.info(
             "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
         )
-        on_ready(StageLink(worker.data, epoch=epoch, depth=info.depth), info)
-        return await worker.gone()
+        link = StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders)
+        worker.on_skipped = link.skipped
+        on_ready(link, info)
+        reason = await worker.gone()
+        return reason, worker.process.returncode == -signal.SIGKILL
     finally:
         with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):
             await worker.stop(spec.grace_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from trioserve.backends import LoadError, verify_sha256
 from trioserve.execution._descriptors import StageBatch, StageResult
 from trioserve.execution._report import report
 from trioserve.execution._rows import clipped
+from trioserve.execution._warmup import ServiceTimes, time_call
 from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
@@ -100,19 +102,22 @@ class TokenizerRunner:
             lengths,
         )
 
+    def interrupt(self) -> None:
+        """A burst takes a millisecond: it is finished."""
+
+    def resume(self) -> None:
+        """See `interrupt`."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def warm_up(self) -> dict[int, int]:
-        """Tokenize a sentence some times; returns nanoseconds by texts."""
-        took = {}
+    def warm_up(self) -> ServiceTimes:
+        """Tokenize a sentence some times; returns service times by texts."""
+        times = ServiceTimes({}, {})
         for rows in WARMUP_SIZES:
             texts = [WARMUP_TEXT] * rows
-            self._tokenizer.encode_batch_fast(texts)
-            before = time.monotonic_ns()
-            self._tokenizer.encode_batch_fast(texts)
-            took[rows] = time.monotonic_ns() - before
-        return took
+            times.add(rows, time_call(partial(self._tokenizer.encode_batch_fast, texts)))
+        return times
 
     def _texts(self, batch: StageBatch) -> tuple[list[str], dict[int, tuple[int, str]]]:
         """The text of each row, empty where it is not UTF-8, and what is wrong with those."""
@@ -132,22 +137,29 @@ class TokenizerRunner:
 
     def _encode(self, texts: list[str], failures: dict[int, tuple[int, str]]) -> list[Sequence[int]]:
         """Token ids of each text; none for those that failed, before or here."""
-        try:
-            encodings = self._tokenizer.encode_batch_fast(texts)
-        except Exception as error:  # noqa: BLE001  whatever the library raises, only its text fails
-            report(f"the tokenizer of {self._name!r} raised on a burst of {len(texts)} texts", error)
+        encodings = self._encode_together(texts)
+        if encodings is None:
             return self._encode_alone(texts, failures)
         ids: list[Sequence[int]] = [encoding.ids for encoding in encodings]
         for row in failures:
             ids[row] = ()
         return ids
 
+    def _encode_together(self, texts: list[str]) -> list[Any] | None:
+        """The library's encodings, or None if it raised on one of the texts."""
+        encodings: list[Any] | None = None
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts)
+        except BaseException as error:  # noqa: ASYNC103, BLE001  whatever the library raises, also its panics
+            report(f"the tokenizer of {self._name!r} raised on a burst of {len(texts)} texts", error)
+        return encodings
+
     def _encode_alone(self, texts: list[str], failures: dict[int, tuple[int, str]]) -> list[Sequence[int]]:
         ids: list[Sequence[int]] = []
         for row, text in enumerate(texts):
             try:
                 ids.append(() if row in failures else self._tokenizer.encode(text).ids)
-            except Exception as error:  # noqa: BLE001  as above
+            except BaseException as error:  # noqa: ASYNC103, BLE001  as above
                 message = f"the tokenizer of {self._name!r} raised {type(error).__name__}"
                 failures[row] = (int(ErrorCode.MODEL_RAISED), message)
                 ids.append(())

@@ -13,19 +13,25 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from trioserve.execution._descriptors import CorruptDescriptor
 from trioserve.execution._load import load_model
 from trioserve.execution._loop import DataLoop
 from trioserve.execution._messages import (
     MAX_CONTROL_NBYTES,
+    Abandon,
     Failed,
     Ready,
+    Skipped,
     Start,
     decode_for_worker,
     encode_control,
 )
+from trioserve.execution._orders import Orders
 from trioserve.execution._report import report
 from trioserve.memory import Arena
 
@@ -36,11 +42,11 @@ EXIT_ORPHANED = 3
 """Exit status after the server vanished."""
 
 EXIT_CORRUPT = 4
-"""Exit status after a descriptor that the server cannot have sent."""
+"""Exit status after a descriptor or an order that the server cannot have sent."""
 
 
 class _ControlThread(threading.Thread):
-    """Waits for the order to stop, and for the server's death.
+    """Waits for orders, and for the server's death.
 
     Orphans end at once: nobody is left to answer. A worker that still loads holds no batch, so it ends at once too when
     told to stop; one that serves finishes what is queued.
@@ -49,17 +55,26 @@ class _ControlThread(threading.Thread):
     def __init__(self, control: socket.socket, data: socket.socket) -> None:
         super().__init__(name="control", daemon=True)
         self.serving = False
+        self.orders = Orders()
         self._control = control
         self._data = data
 
     def run(self) -> None:
-        """Wait for one message, or for the end."""
-        if not self._control.recv(MAX_CONTROL_NBYTES):
-            os._exit(EXIT_ORPHANED)
-        if not self.serving:
-            os._exit(0)
-        self._data.shutdown(socket.SHUT_RD)
-        self._control.recv(1)
+        """Obey messages until the end."""
+        while data := self._control.recv(MAX_CONTROL_NBYTES):
+            try:
+                message = decode_for_worker(data)
+            except msgspec.MsgspecError as error:
+                report(f"ends after an order it does not understand: {error}")
+                os._exit(EXIT_CORRUPT)
+            if isinstance(message, Abandon):
+                if self.orders.abandon(message.seq):
+                    with suppress(OSError):  # the server is gone: the next receive says so
+                        self._control.send(encode_control(Skipped(message.seq)))
+            elif self.serving:
+                self._data.shutdown(socket.SHUT_RD)
+            else:
+                os._exit(0)
         os._exit(EXIT_ORPHANED)
 
 
@@ -89,6 +104,7 @@ def main() -> int:
         epoch=start.epoch,
         runners=[model.runner for model in loaded],
         bounds=[model.bounds for model in loaded],
+        orders=watcher.orders,
     )
     try:
         loop.serve()

@@ -45,6 +45,9 @@ class SlotTable:
     change that follows it are atomic under Trio.
     """
 
+    has_ghosts = False
+    """Whether a request was answered while a batch held it, since whoever looks for those has set this to False."""
+
     def __init__(self, slots: int, block_rows: int, plain_body_nbytes: int = 0) -> None:
         if block_rows < 1 or slots < block_rows or slots % block_rows:
             raise ValueError(f"slots: expected a multiple of block_rows ({block_rows}), got {slots}")
@@ -185,6 +188,10 @@ class SlotTable:
             return bool(self.hold[first] & HELD_BY_REQUEST)
         return bool((self.holds[first : first + count] & HELD_BY_REQUEST).all())
 
+    def any_live(self, first: int, count: int) -> bool:
+        """Whether a row of the range belongs to an unanswered request."""
+        return bool((self.holds[first : first + count] & HELD_BY_REQUEST).any())
+
     def hold_for_batch(self, first: int, count: int) -> None:
         """A batch takes its hold on a range: its rows stay until `drop_batch`."""
         if count == 1:
@@ -208,6 +215,7 @@ class SlotTable:
         rows = self.rows[first]
         if self.hold[first] & HELD_BY_BATCH:
             self.holds[first : first + rows] = HELD_BY_BATCH
+            self.has_ghosts = True
         else:
             self.holds[first : first + rows] = 0
             self._make_plain(slice(first, first + rows), first)

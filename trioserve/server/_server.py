@@ -26,6 +26,8 @@ from trioserve.transport import ConnectionGroup, Listener, listen_tcp, listen_un
 from trioserve_protocol import Limits
 
 from ._collapse import collapsed
+from ._learning import Learning
+from ._learnt import open_store
 from ._memory import ServerMemory
 from ._records import prepare_records, save_records
 from ._stages import StageKeeper
@@ -104,13 +106,15 @@ class Server:
                 server_id=secrets.randbits(64),
             )
             owned.callback(group.close)
+            learning = Learning(open_store(self.config.state_dir))
             async with trio.open_nursery() as workers:
                 async with trio.open_nursery() as starting:
                     starting.start_soon(self._stop_when_drained, starting.cancel_scope)
-                    await self._start_workers(workers, engine, group, memory)
+                    await self._start_workers(workers, engine, group, memory, learning)
                     starting.cancel_scope.cancel()
                 if not self.is_draining:
                     await self._serve_connections(engine, group, listeners, task_status)
+                    await learning.save(engine.lanes)
                 workers.cancel_scope.cancel()
 
     async def _stop_when_drained(self, scope: trio.CancelScope) -> None:
@@ -119,20 +123,26 @@ class Server:
         scope.cancel()
 
     async def _start_workers(
-        self, workers: trio.Nursery, engine: Engine, group: ConnectionGroup, memory: ServerMemory
+        self,
+        workers: trio.Nursery,
+        engine: Engine,
+        group: ConnectionGroup,
+        memory: ServerMemory,
+        learning: Learning,
     ) -> None:
         """Starts one executor for all models and, if there is text, one tokenizer; returns when they serve."""
         lanes = engine.lanes
+        await learning.load(lanes, workers)
         known = [
             WorkerModel(lane.config, slab.layout, arena)
             for lane, slab, arena in zip(lanes, memory.slabs, memory.arenas, strict=True)
         ]
         texts = [lane for lane in lanes if isinstance(lane, TextLane)]
         async with trio.open_nursery() as starting:
-            executor = StageKeeper(engine.add_executor(lanes), group)
+            executor = StageKeeper(engine.add_executor(lanes), group, learning)
             starting.start_soon(executor.start, workers, self._spec("executor", known))
             if texts:
-                tokenizer = StageKeeper(engine.add_tokenizer(texts), group)
+                tokenizer = StageKeeper(engine.add_tokenizer(texts), group, learning)
                 with_text = [model for model in known if model.config.tokenizer]
                 starting.start_soon(tokenizer.start, workers, self._spec("tokenizer", with_text))
 
@@ -145,6 +155,8 @@ class Server:
             start_timeout_s=workers.start_timeout_s,
             grace_s=workers.stop_grace_s,
             restart_backoff_s=workers.restart_backoff_s,
+            max_restarts=workers.max_restarts,
+            restart_window_s=workers.restart_window_s,
         )
 
     async def _serve_connections(

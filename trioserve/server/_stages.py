@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from trioserve.backends import LoadError
-from trioserve.batching import ServiceModel
 from trioserve.engine import Executor, policy_of
 from trioserve.execution import supervise_worker
 from trioserve_protocol import ErrorCode
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from trioserve.engine import Tokenizer
     from trioserve.execution import ReadyInfo, StageLink, WorkerLoss, WorkerSpec
     from trioserve.transport import ConnectionGroup
+
+    from ._learning import Learning
 
 log = structlog.get_logger(__name__)
 
@@ -45,10 +46,12 @@ class StageKeeper:
     Args:
         stage: the engine's side.
         group: polls the worker's link.
+        learning: seeds the service-time models, and is told when there may be something to save.
     """
 
-    def __init__(self, stage: Executor | Tokenizer, group: ConnectionGroup) -> None:
+    def __init__(self, stage: Executor | Tokenizer, group: ConnectionGroup, learning: Learning) -> None:
         self._stage: Final = stage
+        self._learning: Final = learning
         self._group: Final = group
         stage.on_detach = group.unwatch_stage
 
@@ -88,7 +91,7 @@ class StageKeeper:
         stage = self._stage
         if isinstance(stage, Executor):
             for lane, model in zip(stage.lanes, info.models, strict=True):
-                lane.service = ServiceModel(model.warmup_ns)
+                lane.service = self._learning.seed(lane, model)
                 lead_ns = lead_of(info.hop_ns, max(model.warmup_ns.values(), default=0))
                 lane.scheduler.policy = policy_of(lane.config, lead_ns)
         stage.attach(link)
@@ -96,9 +99,21 @@ class StageKeeper:
             if model.error:
                 log.error("model_not_loaded", model=model.name, epoch=info.epoch, reason=model.error)
                 lane.closed_code = ErrorCode.UNAVAILABLE
-        self._group.watch_stage(link.fileno(), stage.collect)
+        if isinstance(stage, Executor):
+            link.on_skipped = self._on_skipped
+        collect = self._collect if isinstance(stage, Executor) else stage.collect
+        self._group.watch_stage(link.fileno(), collect)
         self._group.settle()
 
+    def _collect(self, now_ns: int) -> None:
+        self._stage.collect(now_ns)
+        self._learning.note(self._stage.lanes, now_ns)
+
+    def _on_skipped(self, number: int) -> None:
+        if isinstance(self._stage, Executor):
+            self._stage.skipped(number)
+            self._group.settle()
+
     def _on_lost(self, loss: WorkerLoss) -> None:
-        self._stage.reaped(restarting=loss.restarting)
+        self._stage.reaped(restarting=loss.restarting, killed=loss.killed)
         self._group.settle()

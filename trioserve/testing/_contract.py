@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -113,6 +114,17 @@ class BackendContract(ABC):
         for array in inputs:
             array.view(np.uint8)[...] = 0xA5
         self._expect_same(self._run(backend, kept), first, "after the first inputs were overwritten")
+
+    def test_an_interruption_is_over_when_the_batch_is(self) -> None:
+        """What `interrupt` does to a batch does not reach the one after `resume`."""
+        backend, inputs = self._loaded(), self.make_inputs(_rng(), 1)
+        first = self._run(backend, inputs)
+        for _ in range(2):
+            backend.interrupt()
+            with suppress(Exception):
+                self._run(backend, inputs)
+            backend.resume()
+            self._expect_same(self._run(backend, inputs), first, "after an interruption")
 
     def test_an_error_leaves_nothing_behind(self) -> None:
         """Wrong inputs raise, and the next batch is right."""

@@ -78,6 +78,9 @@ class MemoryWorker:
         self._batches.append((batch, start_ns, start_ns + self._service_ns(batch.rows)))
         self._network.changed()
 
+    def abandon(self, seq: int) -> None:
+        """See `StageLink.abandon`; nothing is interrupted here."""
+
     def receive_nowait(self) -> StageResult | None:
         """See `StageLink.receive_nowait`."""
         if self._dead:

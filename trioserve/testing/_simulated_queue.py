@@ -42,6 +42,8 @@ class SimulatedQueue:
         deadline_ns = self._deadline_ns
         return min([deadline_ns[request] for request in self._ids[first : first + rows]])
 
+    floor_deadline_ns = head_deadline_ns
+
     def expired(self, now_ns: int) -> list[int]:
         """Takes all out whose deadline has passed, wherever they wait."""
         first, deadline_ns = self._taken, self._deadline_ns

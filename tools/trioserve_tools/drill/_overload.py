@@ -76,7 +76,7 @@ class Flood:
     """Of the requests that were admitted, the part whose deadline passed before they were executed."""
 
     left_room: float
-    """Of the refused requests, the part that would have been answered in time; not a number if nobody counts it."""
+    """Of the sheds, the part that would have been answered in time: a batch with a free place started after it."""
 
     recovery_s: float
 
@@ -160,19 +160,14 @@ def _worst(field: Field, floods: Sequence[Flood], sla_ms: float) -> list[Finding
         field.timing("executed but late", 100 * max(one.late for one in floods), 1, "%"),
         field.timing("dropped after admission", 100 * max(one.dropped for one in floods), 1, "%"),
         field.timing("normal again after", max(one.recovery_s for one in floods), 2, "s"),
-        *_room(field, floods),
+        field.timing("shed with room left", 100 * max(one.left_room for one in floods), 1, "%"),
     ]
-
-
-def _room(field: Field, floods: Sequence[Flood]) -> list[Finding]:
-    """Judged as soon as the server counts it."""
-    worst = 100 * max(one.left_room for one in floods)
-    return [] if np.isnan(worst) else [field.timing("refused with room left", worst, 1, "%")]
 
 
 def _told(flood: Flood) -> str:
     return (
         f"{flood.factor}x: goodput {flood.goodput:.3f}, late {flood.late:.2%}, dropped {flood.dropped:.2%}, "
+        f"room left {flood.left_room:.2%}, "
         f"p99 of accepted {quantile(flood.during.latency_ms[~flood.during.refused], 0.99):.1f} ms, "
         f"of refused {quantile(flood.during.latency_ms[flood.during.refused], 0.99):.2f} ms, "
         f"normal after {flood.recovery_s:.1f} s, client behind p99 {quantile(flood.during.behind_ms, 0.99):.2f} ms"
@@ -229,9 +224,9 @@ def _of_statistics(before: dict[str, Any], after: dict[str, Any]) -> tuple[float
 
     refused = grown("refused")
     admitted = grown("received") - refused
-    room = grown("sheds_left_room") / max(1, refused) if "sheds_left_room" in after else float("nan")
+    left = after["scheduler"]["shed_that_left_room"] - before["scheduler"]["shed_that_left_room"]
     late = errors("DEADLINE_AFTER_EXECUTION") / max(1, grown("rows"))
-    return late, errors("DEADLINE_IN_QUEUE") / max(1, admitted), room
+    return late, errors("DEADLINE_IN_QUEUE") / max(1, admitted), left / max(1, errors("SHED"))
 
 
 def _recovery_s(afterwards: Record, first_s: float, seconds: float, sla_ms: float) -> float:

@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 
 _HEAD: Final = Struct("<8s6I2Q")
 _MAGIC: Final = b"TSPACE1\n"
-DRAIN_S: Final = 3.0
+DRAIN_S: Final = 20.0
 """Longest that the client waits for answers when all is sent."""
 
 REFUSALS: Final = frozenset(
