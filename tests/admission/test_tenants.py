@@ -46,8 +46,8 @@ def test_never_more_than_the_burst_and_the_rate(steps: list[tuple[int, int]]) ->
 def test_each_tenant_has_its_quota() -> None:
     tenants = Tenants(TEN_A_SECOND, {"big": Quota(100.0, 50), "free": Quota(0.0, 1)})
     assert tenants.has_quotas
-    assert tenants.account("free").bucket is None
-    for account, burst in ((tenants.account("big"), 50), (tenants.account("x"), 5), (tenants.own(), 5)):
+    assert tenants.account("free", S).bucket is None
+    for account, burst in ((tenants.account("big", S), 50), (tenants.account("x", S), 5), (tenants.own(), 5)):
         assert account.bucket is not None
         assert account.bucket.take_up_to(1_000, S) == burst
 
@@ -56,25 +56,60 @@ def test_without_quotas_nobody_has_one() -> None:
     tenants = Tenants()
     assert not tenants.has_quotas
     assert tenants.own().bucket is None
-    assert tenants.account("x").bucket is None
+    assert tenants.account("x", S).bucket is None
 
 
 def test_a_tenant_is_one_whatever_connections_it_has() -> None:
     tenants = Tenants()
-    assert tenants.account("x") is tenants.account("x")
+    assert tenants.account("x", S) is tenants.account("x", S)
     assert tenants.own() is not tenants.own()
 
 
 def test_names_are_kept_in_mind_up_to_a_bound() -> None:
     tenants = Tenants(quotas={"kept": TEN_A_SECOND})
-    kept = tenants.account("kept")
-    active = tenants.account("active")
+    kept = tenants.account("kept", S)
+    active = tenants.account("active", S)
     tenants.count(active, 1.0)
     for number in range(2 * MAX_TENANTS):
-        tenants.account(f"t{number}")
+        tenants.account(f"t{number}", S)
     assert len(tenants._named) <= MAX_TENANTS + 1
-    assert tenants.account("kept") is kept
-    assert tenants.account("active") is active
+    assert tenants.account("kept", S) is kept
+    assert tenants.account("active", S) is active
+
+
+def test_who_has_used_up_a_quota_is_not_forgotten_before_it_is_full_again() -> None:
+    tenants = Tenants(TEN_A_SECOND)
+    account = tenants.account("x", S)
+    assert account.grant(9, S) == 5
+    for number in range(2 * MAX_TENANTS):
+        tenants.account(f"a{number}", S + S // 2 - 1)
+    assert tenants.account("x", S) is account
+    assert account.grant(9, S) == 0
+    for number in range(2 * MAX_TENANTS):
+        tenants.account(f"b{number}", S + S // 2)
+    assert tenants.account("x", S + S // 2) is not account
+
+
+def test_while_nobody_can_be_forgotten_strangers_share_a_quota() -> None:
+    tenants = Tenants(TEN_A_SECOND, {"big": Quota(100.0, 50)})
+    for number in range(MAX_TENANTS):
+        assert tenants.account(f"t{number}", S).grant(5, S) == 5
+    assert sum(tenants.account(f"s{number}", S).grant(5, S) for number in range(100)) == 5
+    assert tenants.account("t0", S).grant(5, S) == 0
+    assert tenants.account("big", S).grant(60, S) == 50
+    later_ns = S + S // 2
+    assert all(tenants.account(f"s{number}", later_ns).grant(5, later_ns) == 5 for number in range(100))
+    assert len(tenants._named) == MAX_TENANTS
+
+
+def test_among_many_who_are_active_a_newcomer_has_an_account_of_its_own() -> None:
+    tenants = Tenants()
+    accounts = [tenants.account(f"t{number}", S) for number in range(MAX_TENANTS)]
+    for account in accounts:
+        tenants.count(account, 1.0)
+    newcomers = {tenants.account(f"n{number}", S) for number in range(10)}
+    assert len(newcomers) == 10
+    assert len(tenants._named) == MAX_TENANTS
 
 
 # ---------------------------------------------------------------- shares
@@ -91,7 +126,7 @@ def use(tenants: Tenants, shares: dict[Account, float], start_ns: int = S) -> in
 
 def test_who_has_more_than_its_part_is_over() -> None:
     tenants = Tenants()
-    one, two, three = (tenants.account(name) for name in "abc")
+    one, two, three = (tenants.account(name, S) for name in "abc")
     use(tenants, {one: 0.6, two: 0.3, three: 0.1})
     assert [account.is_over for account in (one, two, three)] == [True, False, False]
     assert one.share == pytest.approx(0.6, rel=0.02)

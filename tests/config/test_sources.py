@@ -149,10 +149,25 @@ def test_quotas_of_tenants(file: Path) -> None:
     [
         ("[tenants.acme]\nrate = 1\n", "tenants.acme.rate"),
         ("[tenants.acme]\nburst = -1\n", "tenants.acme.burst"),
-        ('[tenants."a b"]\nburst = 1\n', "tenants.a b"),
+        ('[tenants."a b"]\nrequests_per_s = 1\n', "tenants.a b"),
         ("[quota]\nrequests_per_s = -1\n", "quota.requests_per_s"),
+        ("[quota]\nburst = 50\n", "quota.requests_per_s"),
+        ("[tenants.acme]\nburst = 50\n", "tenants.acme.requests_per_s"),
+        ("[quota]\nrequests_per_s = 9\n[tenants.acme]\nburst = 50\n", "tenants.acme.requests_per_s"),
+        ("[tenants.acme]\nrequests_per_s = 0\nburst = 50\n", "tenants.acme.requests_per_s"),
     ],
 )
 def test_a_quota_that_is_none(file: Path, text: str, key: str) -> None:
     file.write_text(text)
     assert [problem.key for problem in problems_of(file=file)] == [key]
+
+
+def test_a_tenant_without_a_quota(file: Path) -> None:
+    file.write_text("[quota]\nrequests_per_s = 5\n[tenants.acme]\nrequests_per_s = 0\n[tenants.other]\n")
+    assert load_server_config(file).tenants == {"acme": QuotaConfig(), "other": QuotaConfig()}
+
+
+def test_a_burst_without_a_rate_is_explained() -> None:
+    [problem] = problems_of(flags={"quota.burst": 50})
+    assert problem.expected == "more than 0, because quota.burst is 50"
+    assert problem.hint == "without a rate there is no quota, and nothing for a burst to be part of"

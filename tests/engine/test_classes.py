@@ -69,6 +69,20 @@ def test_a_lesser_class_is_served_later(world: World, send: Callable[[Client], N
     assert set(client.codes()) == {OK}
 
 
+@pytest.mark.parametrize("send", WAYS)
+def test_a_class_that_starves_is_served_first(world: World, send: Callable[[Client], None]) -> None:
+    lane = world.text if send is sheddable_text else world.lane("wide")
+    classes = lane.door.classes
+    classes.pending_ns[CRITICAL_PLUS] = float(world.clock.ns)
+    classes.settle(world.clock.ns)
+    assert classes.ranks[SHEDDABLE] == 0
+    client = world.client()
+    send(client)
+    assert lane.queue.head_key_ns == near(lane, world.clock.ns + lane.default_deadline_ns)
+    world.settle()
+    assert set(client.codes()) == {OK}
+
+
 def test_the_classes_of_a_run_may_differ(world: World) -> None:
     world.lane("wide").service = ServiceModel({1: 1_000})
     client = world.client()

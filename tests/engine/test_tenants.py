@@ -6,7 +6,9 @@ import pytest
 
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import HANDLES
+from tests.engine.test_columns import across
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve.config import QuotaConfig, ServerConfig
 from trioserve.engine import Session
 from trioserve_protocol import ErrorCode, Tag, tlv
@@ -80,6 +82,16 @@ def test_what_is_refused_for_another_reason_is_not_charged(limited: World) -> No
     assert [client.code(rid) for rid in (10, 11, 20, 21)] == [None, None, None, QUOTA]
 
 
+def test_a_payload_that_is_no_text_is_not_charged(limited: World) -> None:
+    client = limited.client()
+    for rid in range(1, 9):
+        client.texts(rid, payload=b"\xff\0\0\0abcd")
+    client.texts(10, [5, 5], many=True, payload=b"\xff\0\0\0abcd")
+    assert client.codes() == [ErrorCode.INVALID_BYTES] * 10
+    client.texts(20, [5] * 4, many=True)
+    assert client.codes(range(20, 24)) == [None] * 3 + [QUOTA]
+
+
 def test_what_is_shed_of_a_run_is_not_charged(make_world: MakeWorld) -> None:
     """Eight slots for twelve requests."""
     world = make_world(config=ServerConfig(quota=QuotaConfig(0.001, 12)))
@@ -137,6 +149,65 @@ def test_a_connection_that_names_its_tenant_late_is_counted_for_it_from_then_on(
     limited.engine.name_tenant(client.session, "free")
     client.infer(4, handle=0, meta=meta)
     assert client.codes() == [None] * 4
+
+
+def test_requests_gathered_from_many_connections_are_counted_for_their_tenants(make_world: MakeWorld) -> None:
+    world = make_world()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS})
+    lane.calm_rows = 0
+    clients = [world.client() for _ in range(3)]
+    for client in clients[:2]:
+        world.engine.name_tenant(client.session, "acme")
+    across(world, clients, 1)
+    pending_ns = [client.session.account.pending_ns for client in clients]
+    assert pending_ns == pytest.approx([2.5 * MS, 2.5 * MS, 1.25 * MS])
+    world.settle()
+
+
+def test_who_is_refused_takes_part_in_the_division_however_it_came(make_world: MakeWorld) -> None:
+    """Sixteen slots for requests of twenty connections, and four alone."""
+    world = make_world()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS})
+    lane.calm_rows = 0
+    clients = [world.client() for _ in range(24)]
+    across(world, clients[:20], 1)
+    for client in clients[20:]:
+        client.infer(1)
+    codes = [client.code(1) for client in clients]
+    assert codes == [None] * 16 + [ErrorCode.SHED] * 8
+    tenants = world.engine.tenants
+    tenants.settle(world.clock.ns + MS)
+    assert tenants.active == 24
+
+
+def test_nobody_is_counted_at_a_closed_door(make_world: MakeWorld) -> None:
+    world = make_world()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 5 * MS})
+    lane.calm_rows = 0
+    world.engine.drain()
+    clients = [world.client() for _ in range(3)]
+    across(world, clients[:2], 1)
+    clients[2].infer(1)
+    assert [client.code(1) for client in clients] == [ErrorCode.DRAINING] * 3
+    assert world.engine.tenants.active == 0
+
+
+def test_a_share_is_one_of_all_executors(make_world: MakeWorld) -> None:
+    """Two tenants that have 60 % of an executor each are both within their part."""
+    world = make_world()
+    engine = world.engine
+    engine.add_executor([])
+    one, other = engine.tenants.account("one", S), engine.tenants.account("other", S)
+    for number in range(300):
+        for account in (one, other):
+            engine.tenants.count(account, 0.6 * 5 * MS)
+        engine.tenants.settle(S + number * 5 * MS)
+    assert one.share == pytest.approx(0.3, rel=0.02)
+    assert not one.is_over
+    assert not other.is_over
 
 
 def test_a_long_pause_gives_no_more_than_a_burst(limited: World) -> None:

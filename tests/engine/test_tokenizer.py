@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.conftest import MakeWorld
-from tests.engine.play_models import text_config
+from tests.engine.play_client import Client
+from tests.engine.play_models import HANDLES, text_config
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
 from trioserve.engine._tokenizer import BURST_ROWS
 from trioserve_protocol import ErrorCode
 
 OK = ErrorCode.OK
+CRITICAL, CRITICAL_PLUS, SHEDDABLE_PLUS, SHEDDABLE = range(4)
 BAD = int(ErrorCode.INVALID_BYTES)
 LOST = ErrorCode.WORKER_LOST
 
@@ -47,6 +49,141 @@ def test_a_request_larger_than_a_burst_goes_alone(make_world: MakeWorld) -> None
     client.texts(2)
     world.turn()
     assert [batch.rows for batch in world.tokenizer.sent] == [290, 1]
+
+
+# ---------------------------------------------------------------- who goes first
+
+
+def rids(world: World) -> list[list[int]]:
+    """Ids of the requests in the bursts that the tokenizer has, oldest first."""
+    lanes = world.tokenizer_stage.lanes
+    return [
+        [lanes[batch.model].slots.rid[first] for first, _ in batch.ranges] for batch in world.tokenizer.sent
+    ]
+
+
+def keep_busy(world: World, client: Client) -> None:
+    """Gives the tokenizer all that it takes at a time."""
+    for rid in (1, 2):
+        client.texts(rid)
+        world.turn()
+    assert rids(world) == [[1], [2]]
+
+
+def test_who_has_less_time_is_tokenized_first(make_world: MakeWorld) -> None:
+    world = make_world(configs=[text_config(slots=600)])
+    client = world.client("text")
+    keep_busy(world, client)
+    for rid in range(10, 50):
+        client.texts(rid, timeout_us=500_000)
+    client.texts(90, timeout_us=100_000)
+    client.texts(91, timeout_us=500_000)
+    client.texts(92, timeout_us=100_000)
+    world.tokenizer.finish()
+    world.turn()
+    assert rids(world) == [[2], [90, 92, *range(10, 40)]]
+    world.tokenizer.finish()
+    world.turn()
+    assert rids(world)[1] == [*range(40, 50), 91]
+    world.settle()
+
+
+def test_a_better_class_is_tokenized_first(world: World) -> None:
+    client = world.client()
+    keep_busy(world, client)
+    for rid, klass in enumerate((SHEDDABLE, SHEDDABLE_PLUS, CRITICAL, CRITICAL_PLUS, SHEDDABLE), 10):
+        client.texts(rid, flags=klass)
+    world.tokenizer.finish()
+    world.turn()
+    assert rids(world)[1] == [13, 12, 11, 10, 14]
+    world.settle()
+
+
+def test_who_was_answered_meanwhile_is_not_tokenized(world: World) -> None:
+    client = world.client()
+    keep_busy(world, client)
+    for rid, timeout_us in ((10, 500_000), (11, 100_000), (12, 300_000), (13, 300_000)):
+        client.texts(rid, timeout_us=timeout_us)
+    client.cancel(12)
+    client.cancel(11)
+    world.tokenizer.finish()
+    world.turn()
+    assert rids(world)[1] == [13, 10]
+    world.settle()
+
+
+def test_the_tokenizer_serves_the_most_urgent_model(make_world: MakeWorld) -> None:
+    world = make_world(configs=[text_config(slots=600), text_config("narrow", slots=600)])
+    client = world.client("text", "narrow")
+    keep_busy(world, client)
+    client.texts(10)
+    client.texts(11, handle=HANDLES["narrow"], timeout_us=100_000)
+    client.texts(12)
+    for expected in ([11], [10, 12]):
+        world.tokenizer.finish()
+        world.turn()
+        assert rids(world)[1] == expected
+    world.settle()
+
+
+# ---------------------------------------------------------------- how long a text takes to be ready
+
+
+def crowd(make_world: MakeWorld, *, took_ns: int) -> tuple[World, Client]:
+    """Full bursts take so long; 64 texts wait, and the tokenizer has all that it takes."""
+    world = make_world(configs=[text_config(slots=600), text_config("narrow", slots=600)])
+    world.text.service = ServiceModel({8: MS, 32: 2 * MS})
+    client = world.client("text", "narrow")
+    client.texts(100, [5] * 4 * BURST_ROWS, many=True, timeout_us=900_000)
+    world.turn()
+    for _ in range(2):
+        world.clock.ns += took_ns
+        world.tokenizer.finish(took_ns=took_ns)
+    client.texts(300, [5] * 2 * BURST_ROWS, many=True, timeout_us=900_000)
+    world.turn()
+    assert len(world.text.untokenized) == 2 * BURST_ROWS
+    return world, client
+
+
+def test_a_text_waits_for_those_before_it(make_world: MakeWorld) -> None:
+    world, _ = crowd(make_world, took_ns=3 * MS)
+    wide, narrow = (lane.scheduler.upstream_ns for lane in world.tokenizer_stage.lanes)
+    assert wide is not None
+    assert narrow is not None
+    last_ns = world.text.slots.deadline_ns[0] + world.text.default_deadline_ns
+    assert wide(last_ns + 6 * MS) == narrow(last_ns + 6 * MS) == pytest.approx(2 * 3 * MS)
+    assert wide(last_ns - 6 * MS) == 0
+    world.settle()
+    assert wide(last_ns + 6 * MS) == 0
+
+
+def test_a_text_that_would_be_tokenized_too_late_is_shed(make_world: MakeWorld) -> None:
+    """Though the model itself could serve many more; and not for ever, so it may come again."""
+    world, client = crowd(make_world, took_ns=100 * MS)
+    client.texts(10, timeout_us=950_000)
+    client.texts(11, timeout_us=150_000, flags=SHEDDABLE)
+    client.texts(12, timeout_us=150_000)
+    assert [client.code(rid) for rid in (10, 11, 12)] == [None, ErrorCode.SHED, None]
+    assert client.replies[11].frame.retryable
+    world.settle()
+    world.pass_time(2_000 * MS)
+    client.texts(13, timeout_us=150_000, flags=SHEDDABLE)
+    assert client.code(13) is None
+    world.settle()
+
+
+def test_one_slow_burst_does_not_close_the_door(make_world: MakeWorld) -> None:
+    """Nothing waits: so nothing but a part of its time is set apart for the tokenizer."""
+    world = make_world(configs=[text_config(slots=600)])
+    world.text.service = ServiceModel({8: MS, 32: 2 * MS})
+    client = world.client("text")
+    client.texts(100, [5] * BURST_ROWS, many=True)
+    world.turn()
+    world.clock.ns += 500 * MS
+    world.tokenizer.finish(took_ns=500 * MS)
+    client.texts(1, timeout_us=50_000)
+    assert client.code(1) is None
+    world.settle()
 
 
 def test_one_bad_text_fails_its_request(world: World) -> None:

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+MORE = Path(__file__).with_suffix(".toml")
 COPIED = ("trioserve", "protocol", "tests", "tools", "pyproject.toml")
 SUITE = (
     "tests/memory/test_slots.py",
@@ -309,6 +311,7 @@ BUGS = (
         "self.margins.promised(near + self._dropped, late + self._dropped)",
         "self.margins.promised(near, late)",
     ),
+    *(Bug(**fields) for fields in tomllib.loads(MORE.read_text(encoding="utf-8"))["bug"]),
 )
 
 

@@ -7,8 +7,9 @@ part of the executors' time leaves room for the others (trunk reservation).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from math import exp
+from math import ceil, exp
 from typing import Final, NamedTuple
 
 MEMORY_NS: Final = 200_000_000
@@ -26,6 +27,9 @@ SETTLE_EACH_NS: Final = 20_000
 
 MAX_TENANTS: Final = 4_096
 """Names kept in mind that are not in the configuration: clients choose them."""
+
+MAX_LOOKS: Final = 64
+"""Of these, how many are looked at for one to forget."""
 
 
 class Quota(NamedTuple):
@@ -71,6 +75,11 @@ class Bucket:
         """How long after the last `take_up_to` there will be a token, microseconds."""
         return max(0, int((1.0 - self.tokens) / self._per_ns / 1_000))
 
+    @property
+    def full_ns(self) -> int:
+        """When it is full again, if no more is taken."""
+        return self._at_ns + ceil((self._burst - self.tokens) / self._per_ns)
+
 
 class Account:
     """What is kept of one tenant.
@@ -106,6 +115,10 @@ class Account:
         """How long after the last `grant` its quota allows a request, microseconds."""
         return 0 if self.bucket is None else self.bucket.wait_us()
 
+    def has_all(self, now_ns: int) -> bool:
+        """Whether its quota is as that of a new account."""
+        return self.bucket is None or self.bucket.full_ns <= now_ns
+
 
 class Tenants:
     """The accounts of all tenants.
@@ -119,40 +132,56 @@ class Tenants:
     def __init__(
         self, quota: Quota | None = None, quotas: Mapping[str, Quota] | None = None, executors: int = 1
     ) -> None:
-        self._quota: Final = quota if quota and quota.per_s else None
-        self._quotas: Final = dict(quotas or {})
-        self._named: dict[str, Account] = {}
+        self._quota: Final = quota
+        self._known: Final = {name: _account_of(quota) for name, quota in (quotas or {}).items()}
+        self._named: Final[OrderedDict[str, Account]] = OrderedDict()
+        """Tenants that are not in the configuration."""
+        self._strangers: Final = self.own()
         self._active: dict[Account, None] = {}
         self._settled_ns = 0
         self.due_ns = 0
         """When the shares should be looked at again."""
         self.executors = executors
-        self.has_quotas: Final = self._quota is not None or any(
-            quota.per_s for quota in self._quotas.values()
+        """What is shared; whoever adds one says so here."""
+        self.has_quotas: Final = any(
+            account.bucket is not None for account in (self._strangers, *self._known.values())
         )
 
     def own(self) -> Account:
         """The account of a connection that names no tenant."""
-        return Account(Bucket(self._quota) if self._quota else None)
+        return _account_of(self._quota)
 
-    def account(self, name: str) -> Account:
-        """The account of a tenant."""
-        account = self._named.get(name)
+    def account(self, name: str, now_ns: int) -> Account:
+        """The account of a tenant.
+
+        Nobody gets a new quota by being forgotten: tenants that there is no room for share one account.
+        """
+        account = self._known.get(name) or self._named.get(name)
         if account is not None:
             return account
-        if len(self._named) >= MAX_TENANTS + len(self._quotas):
-            self._forget_one()
-        quota = self._quotas.get(name, self._quota)
-        account = self._named[name] = Account(Bucket(quota) if quota and quota.per_s else None)
+        if len(self._named) >= MAX_TENANTS and not self._forget_one(now_ns):
+            return self._strangers
+        account = self._named[name] = self.own()
         return account
 
-    def _forget_one(self) -> None:
-        """Makes room for a name: connections that use the forgotten one keep its account."""
-        for name, account in self._named.items():
-            if name not in self._quotas and account not in self._active:
-                del self._named[name]
-                return
-        del self._named[next(name for name in self._named if name not in self._quotas)]
+    def _forget_one(self, now_ns: int) -> bool:
+        """Makes room for a name, if it can: connections that use the forgotten one keep its account.
+
+        Those with an unused quota go, and of them rather one that takes no part in the division.
+        """
+        named = self._named
+        second: str | None = None
+        for _ in range(min(MAX_LOOKS, len(named))):
+            name, account = named.popitem(last=False)
+            if account.has_all(now_ns):
+                if account not in self._active:
+                    return True
+                second = name if second is None else second
+            named[name] = account
+        if second is None:
+            return False
+        del named[second]
+        return True
 
     def count(self, account: Account, busy_ns: float) -> None:
         """Notes what a tenant was admitted.
@@ -189,3 +218,7 @@ class Tenants:
     def active(self) -> int:
         """Tenants that take part in the division."""
         return len(self._active)
+
+
+def _account_of(quota: Quota | None) -> Account:
+    return Account(Bucket(quota) if quota and quota.per_s else None)

@@ -134,7 +134,7 @@ class QuotaConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Requests a second in the long run, whatever becomes of them later; 0 for no quota."""
 
     burst: Annotated[int, Meta(ge=0, le=2**31, description="requests; 0 = one second's")] = 0
-    """Requests that may come at once after a pause; 0 for as many as the rate gives in a second."""
+    """Requests that may come at once after a pause; 0 for as many as the rate gives in a second. Needs a rate."""
 
 
 class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):

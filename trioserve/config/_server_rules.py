@@ -42,4 +42,21 @@ def server_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
         if not MODEL_NAME.fullmatch(name):
             expected = "a letter or digit, then up to 63 letters, digits, `_`, `.` or `-`"
             problems.append(Problem(origin("tenants"), f"tenants.{name}", expected, shown(name)))
-    return problems
+    return problems + _quota_problems(config, origin)
+
+
+def _quota_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
+    """A burst without a rate, which would be no quota at all."""
+    quotas = {"quota": config.quota} | {f"tenants.{name}": quota for name, quota in config.tenants.items()}
+    hint = "without a rate there is no quota, and nothing for a burst to be part of"
+    return [
+        Problem(
+            origin(f"{table}.burst"),
+            f"{table}.requests_per_s",
+            f"more than 0, because {table}.burst is {quota.burst}",
+            shown(quota.requests_per_s),
+            hint,
+        )
+        for table, quota in quotas.items()
+        if quota.burst and not quota.requests_per_s
+    ]

@@ -85,6 +85,7 @@ class Engine:
         """Registers the worker that will run some models."""
         executor = Executor(lanes, self.terminal)
         self.executors.append(executor)
+        self.tenants.executors = len(self.executors)
         return executor
 
     def add_tokenizer(self, lanes: list[TextLane]) -> Tokenizer:
@@ -124,12 +125,12 @@ class Engine:
 
     def name_tenant(self, session: Session, tenant: str) -> None:
         """Counts what a connection asks for from now on for a tenant."""
-        session.account = self.tenants.account(tenant)
+        session.account = self.tenants.account(tenant, self.clock.now_ns())
         session.named.clear()
 
     def account(self, tenant: str | None) -> Account | None:
         """The account of a tenant; None for None."""
-        return None if tenant is None else self.tenants.account(tenant)
+        return None if tenant is None else self.tenants.account(tenant, self.clock.now_ns())
 
     def close_session(self, session: Session) -> None:
         """Forgets a connection: its requests are cancelled and answered to nobody. Its sink is not used again."""

@@ -22,6 +22,7 @@ from trioserve_protocol import (
 
 from ._bulk import admit_many, begin
 from ._columns import admit_columns, admit_run, terms_of
+from ._door import SEEN_NS
 from ._lane import SPECIAL
 from ._refusals import Refusals
 from ._text import TextLane
@@ -86,6 +87,7 @@ class Intake:
         try:
             code = lane.admit(session, account, request, now_ns)
         except RemoteProtocolError as error:
+            account.give_back(1)
             self._refusals.refuse(session, lane, account, (rid, 1), error.code, error.message)
             return
         if code:
@@ -140,9 +142,9 @@ class Intake:
             lane.witness.saw(indices, run.count, run.timeouts_us, run.flags, now_ns)
         lane.returns.arrived_many(indices, now_ns)
         done, code = admit_columns(lane, indices, run, terms, run.count, now_ns)
-        if not terms.is_calm:
-            for session in sessions[:done]:
-                tenants.count(session.account, lane.scheduler.row_ns)
+        if not (terms.is_calm or lane.closed_code):
+            for row, session in enumerate(sessions):
+                tenants.count(session.account, (lane.scheduler.row_ns if row < done else 0.0) + SEEN_NS)
         body_nbytes, rids = lane.body_nbytes, run.rids.tolist()
         for session, rid in zip(sessions, rids, strict=True):
             session.taken += 1

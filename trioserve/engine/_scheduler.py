@@ -65,6 +65,9 @@ class Scheduler:
         occupancy: of its executors.
     """
 
+    upstream_ns: Callable[[int], int] | None = None
+    """How long a stage before the executors takes for what waits for it and goes before a key."""
+
     def __init__(
         self,
         queue: Queue,
@@ -111,10 +114,8 @@ class Scheduler:
         self.excess_ns = 0.0
         """By how much the request that was shed last would have been late."""
         self._dropped = 0
-        self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
         self.learnt_ns = LONG_AGO_NS
-        self._fixed_ns = self._per_row_ns = 0.0
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
 
@@ -178,7 +179,8 @@ class Scheduler:
             self.reserved = reserved
             return count, ErrorCode.OK
         key_ns = key_ns or deadline_ns
-        situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
+        ready_ns = eta_ns + (0 if self.upstream_ns is None else self.upstream_ns(key_ns))
+        situation = self._situation(key_ns, distance_ns, ready_ns, now_ns, over_share=over_share)
         if overtaking:
             wait_ns = max(0, situation.free_ns[0] - now_ns)
             situation = situation._replace(

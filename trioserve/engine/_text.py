@@ -16,6 +16,7 @@ from trioserve_protocol import ErrorCode, RemoteProtocolError, check_bytes_tenso
 
 from ._bulk import lease_many
 from ._lane import MEAN_GAIN, OK, Lane
+from ._untokenized import Untokenized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,8 +72,8 @@ class TextLane(Lane):
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
         self.text_nbytes: NDArray[np.uint32] = np.zeros(slots, np.uint32)
-        self.untokenized: dict[int, int] = {}
-        """First slot -> rows of the requests that the tokenizer has not been given yet, in order of arrival."""
+        self.untokenized: Final = Untokenized()
+        """Requests that the tokenizer has not been given yet."""
 
     def _make_queue(self) -> LengthQueue:
         batching = self.config.batching
@@ -218,9 +219,10 @@ class TextLane(Lane):
 
     def enqueue(self, first: int, count: int) -> None:
         """Enters the unanswered requests of a range for the tokenizer."""
-        for slot in self.slots.live_in(first, count).tolist():
-            rows = self.untokenized[slot] = self.slots.rows[slot]
-            self.announced_rows += rows
+        slots = self.slots
+        for slot in slots.live_in(first, count).tolist():
+            self.untokenized.push(slot, slots.rows[slot], slots.deadline_ns[slot] + self.offset_of(slot))
+            self.announced_rows += slots.rows[slot]
 
     def enqueue_tokens(self, first: int, count: int) -> None:
         """Enters the unanswered requests of a range, whose token rows are ready to run."""
@@ -229,11 +231,11 @@ class TextLane(Lane):
 
     def withdraw(self, first: int, rows: int) -> None:
         """See `Lane.withdraw`; the request may not have been tokenized yet."""
-        if self.untokenized.pop(first, None) is None:
-            super().withdraw(first, rows)
-        else:
+        if self.untokenized.remove(first):
             self.free_texts(first, rows)
             self.announced_rows -= rows
+        else:
+            super().withdraw(first, rows)
 
     def is_running(self, first: int) -> bool:
         """See `Lane.is_running`; the tokenizer executes nothing."""
