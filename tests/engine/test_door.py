@@ -124,6 +124,17 @@ def test_refusals_of_a_run_say_when_to_come_each_at_another_time(world: World) -
     world.settle()
 
 
+def test_a_frame_of_many_that_is_shed_comes_again_when_there_is_room_for_all(world: World) -> None:
+    """4 rows in 5 ms, of which 30 % are promised: 4.2 ms a row."""
+    client = world.client()
+    client.run(range(1, 201), timeouts_us=50_000)
+    before_us = max(reply.frame.retry_after_us for reply in client.replies.values())
+    client.many(300, 20, timeout_us=50_000)
+    reply = client.replies[300].frame
+    assert reply.retry_after_us - before_us == pytest.approx(20 * 4_167, rel=0.01)
+    world.settle()
+
+
 def test_a_slow_sender_does_not_have_others_refused(world: World) -> None:
     lane = wide(world)
     lane.mean_way_ns = 1e12

@@ -76,7 +76,9 @@ class Situation(NamedTuple):
     over_share: bool
     """Whether its tenant takes more than its share while others are active."""
     deadlines_ns: Callable[[], Sequence[int]] | None
-    """Deadlines of the units that will be served after it, in service order; None if all that wait are ahead."""
+    """Deadlines of the rows that will be served after it, in service order; None if all that wait are ahead."""
+    units_per_row: float = 1.0
+    """Units of each of these rows."""
 
 
 class Verdict(NamedTuple):
@@ -238,21 +240,22 @@ class Rule:
         self, deadlines_ns: Sequence[int], units: float, now_ns: int, situation: Situation
     ) -> float:
         """By how much one is late whom `units` more ahead of it push into a later batch; 0 if none is."""
-        full, pushed = self.full_units, int(units + 0.5)
+        full, pushed, each = self.full_units, int(units + 0.5), situation.units_per_row
         hopeless_ns = HOPELESS_BATCHES * self.full_ns
         ahead = int(situation.ahead)
-        total = ahead + len(deadlines_ns)
+        total = ahead + int(len(deadlines_ns) * each + 0.5)
         plain = situation._replace(eta_ns=0)
         for place in range(-(-(ahead + pushed) // full) * full, total + pushed, full):
-            finish_ns = self._finish(place, now_ns, plain)
-            over_ns = finish_ns - deadlines_ns[place - pushed - ahead]
+            row = min(int((place - pushed - ahead) / each), len(deadlines_ns) - 1)
+            finish_ns = self._finish(place + each - 1, now_ns, plain)
+            over_ns = finish_ns - deadlines_ns[row]
             if 0 < over_ns <= hopeless_ns:
                 return over_ns
         return 0.0
 
     # ---------------------------------------------------------------- coming again
 
-    def retry_after_us(self, excess_ns: float, now_ns: int) -> int:
+    def retry_after_us(self, excess_ns: float, now_ns: int, units: float = 1.0) -> int:
         """When a refused request should come again, microseconds from now.
 
         Each refusal moves the moment on, so that they come back at the rate at which there will be room for them.
@@ -260,7 +263,8 @@ class Rule:
         Args:
             excess_ns: by how much it would have been late.
             now_ns: the time of the event.
+            units: what will come again then.
         """
-        promised_ns = max(self._promised_ns, now_ns + excess_ns) + 1 / (RETRY_SHARE * self.capacity)
+        promised_ns = max(self._promised_ns, now_ns + excess_ns) + units / (RETRY_SHARE * self.capacity)
         self._promised_ns = min(promised_ns, now_ns + MAX_RETRY_NS)
         return int((self._promised_ns - now_ns) * (0.75 + 0.5 * self._random()) / 1_000)

@@ -188,7 +188,7 @@ class Door:
         self._again_rows += count * rows_each
         self._again_ns = timeout_ns
         scheduler = self._lane.scheduler
-        scheduler.shed_ns = now_ns
+        scheduler.shed_ns, scheduler.shed_units = now_ns, rows_each * scheduler.units_per_row
         self.classes.offered_ns[klass] += count * rows_each * scheduler.row_ns + SEEN_NS
         if account is not None:
             self.tenants.count(account, SEEN_NS)

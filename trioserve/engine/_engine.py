@@ -153,7 +153,7 @@ class Engine:
             for slot in found.tolist():
                 self.terminal.fail(lane, slot, ErrorCode.CANCELLED_BY_CLIENT)
 
-    def retry_after_us(self, lane: Lane, code: ErrorCode, now_ns: int = 0) -> int:
+    def retry_after_us(self, lane: Lane, code: ErrorCode, now_ns: int = 0, requests: int = 1) -> int:
         """When a client that is refused now should come back, microseconds.
 
         One that is shed is told when there will be room, each another moment; the others, when what is queued for the
@@ -163,9 +163,10 @@ class Engine:
             lane: the model.
             code: why it is refused.
             now_ns: the time, if it is known.
+            requests: how many are told the same moment.
         """
         if code is ErrorCode.SHED and lane.service.known:
-            retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns())
+            retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns(), requests)
         else:
             retry_us = int(lane.backlog_ns() / 1000)
         return MIN_RETRY_US if retry_us < MIN_RETRY_US else min(retry_us, MAX_RETRY_US)

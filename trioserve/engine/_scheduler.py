@@ -110,6 +110,8 @@ class Scheduler:
         self.last_completion_ns = 0
         self.excess_ns = 0.0
         """By how much the request that was shed last would have been late."""
+        self.shed_units = 1.0
+        """Its units."""
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
@@ -198,6 +200,7 @@ class Scheduler:
             return admitted, ErrorCode.DEADLINE_INFEASIBLE
         self.shed_ns = now_ns
         self.excess_ns = verdict.excess_ns
+        self.shed_units = units_each
         return admitted, ErrorCode.SHED
 
     def shed_again(self, units: float, distance_ns: int) -> None:
@@ -225,11 +228,12 @@ class Scheduler:
             0.0,
             over_share,
             None if ahead == queue.rows else lambda: queue.deadlines_after(key_ns),
+            scale,
         )
 
-    def retry_after_us(self, now_ns: int) -> int:
-        """When the request that was shed last should come again, microseconds from now."""
-        return self.rule.retry_after_us(self.excess_ns, now_ns)
+    def retry_after_us(self, now_ns: int, requests: int = 1) -> int:
+        """When the request that was shed last should come again, or many like it together, microseconds from now."""
+        return self.rule.retry_after_us(self.excess_ns, now_ns, requests * self.shed_units)
 
     @property
     def row_ns(self) -> float:
@@ -245,7 +249,7 @@ class Scheduler:
     def view(self, executor: int, now_ns: int) -> QueueView:
         """What the policy may know; the queue must not be empty."""
         queue, occupancy = self.queue, self.occupancy
-        max_rows, full_rows = self.max_rows, self.full_rows
+        max_rows, full_rows, scale = self.max_rows, self.full_rows, self.units_per_row
         rows, is_full = queue.outlook(max_rows)
         queued_rows = queue.rows if is_full else rows
         if is_full and rows < full_rows:  # by its tokens
@@ -258,17 +262,17 @@ class Scheduler:
             max_rows,
             queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
             self._head_of(first_rows),
-            int(self.announced),
+            int(self.announced / scale + 0.5),
             NEVER_NS,
             self.last_completion_ns,
             occupancy.free_ns[executor] if occupancy.in_flight[executor] else 0,
             self._fixed_ns,
             self._per_row_ns,
-            self.service if self.units_per_row == 1.0 else self._by_rows,
+            self.service if scale == 1.0 else self._by_rows,
             full_rows,
             queue.deadlines,
             self._etas,
-            self.offered.rates(0, now_ns)[0],
+            self.offered.rates(0, now_ns)[0] / scale,
             self.shed_ns,
             self.sla_ns,
             self.margins.kg,
