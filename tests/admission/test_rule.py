@@ -133,6 +133,15 @@ def test_a_tenant_over_its_share_must_have_time_to_spare() -> None:
     assert short == pytest.approx(S10 + 3 * D, abs=2)
 
 
+def test_an_idle_server_is_there_for_all() -> None:
+    """Nobody could use the room that one over its share would leave."""
+    idle = situation(idle=True, free_ns=[0], reserved=0)
+    assert needed_ns(idle._replace(over_share=True)) == needed_ns(idle)
+    waiting = idle._replace(waiting=3, ahead=3)
+    assert needed_ns(waiting._replace(over_share=True)) > needed_ns(waiting)
+    assert needed_ns(idle._replace(idle=False, over_share=True)) > needed_ns(idle._replace(idle=False))
+
+
 # ---------------------------------------------------------------- the semaphore of rows
 
 

@@ -200,7 +200,7 @@ class Rule:
         if situation.reserved + before + units_each > self.cap_units:
             return max(1.0, self.service.mean_ns(self.max_units))
         finish_ns = self._finish(situation.ahead + before + units_each - 1, now_ns, situation)
-        if situation.over_share:
+        if situation.over_share and (situation.waiting or not situation.idle):
             finish_ns += max(self.service.quantile_ns(self.full_units), QUOTA_SHARE * self.sla_ns)
         if finish_ns > deadline_ns:
             return finish_ns - deadline_ns

@@ -141,7 +141,7 @@ class Door:
         if tenants.due_ns <= now_ns:
             tenants.settle(now_ns)
         if classes.due_ns <= now_ns:
-            classes.settle(now_ns)
+            classes.settle(now_ns, sum([other.door.classes.load(now_ns) for other in self.neighbours]))
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
         admitted, code = scheduler.admit(
@@ -208,7 +208,10 @@ class Door:
             lane.calm_rows = 0
 
     def tell(self) -> None:
-        """Tells the scheduler what was received since it was told last, and what is on its way."""
+        """Tells the scheduler what was received since it was told last, and what is on its way.
+
+        What the rule was not asked about is of the default class.
+        """
         lane = self._lane
         if self._again_rows:
             lane.scheduler.shed_again(self._again_rows * lane.scheduler.units_per_row, self._again_ns)
@@ -217,6 +220,8 @@ class Door:
         if received > self._offered:
             units = (received - self._offered) * lane.scheduler.units_per_row
             lane.scheduler.offered.count(units, lane.default_deadline_ns)
+            self.classes.offered_ns[0] += units * lane.scheduler.unit_ns
+            self.classes.pending_ns[0] += units * lane.scheduler.unit_ns
             self._offered = received
         lane.scheduler.announced = lane.announced_rows * lane.scheduler.units_per_row
 
