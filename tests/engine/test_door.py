@@ -135,6 +135,41 @@ def test_a_frame_of_many_that_is_shed_comes_again_when_there_is_room_for_all(wor
     world.settle()
 
 
+@pytest.mark.parametrize(
+    ("waiting", "timeout_ms", "wanted"), [(1, 10, 0), (4, 14, 3), (12, 21, 0), (12, 24, 2), (12, 50, 4)]
+)
+def test_what_one_model_promised_another_does_not_break(
+    world: World, waiting: int, timeout_ms: int, wanted: int
+) -> None:
+    """The more urgent one goes first, as far as the other one's requests can still be answered in time."""
+    client = world.client()
+    client.infer(1)
+    world.turn()
+    client.run(range(2, 2 + waiting), model="narrow", timeouts_us=timeout_ms * 1_000)
+    promised = set(client.waiting)
+    assert len(promised) == 1 + waiting
+    client.run(range(100, 200), timeouts_us=9_500)
+    admitted = client.waiting - promised
+    assert len(admitted) == wanted
+    assert wide(world).scheduler.shed_ns == world.clock.ns
+    while world.executor.sent or wide(world).queue.rows:
+        if not world.executor.sent:
+            world.pass_time(MS // 10)
+            continue
+        world.clock.ns += 4 * MS + (world.executor.sent[0].rows - 1) * MS // 3
+        world.executor.finish()
+        world.turn()
+    assert {client.replies[rid].code for rid in promised | admitted} == {OK}
+
+
+def test_who_comes_after_the_other_models_requests_does_not_put_them_off(world: World) -> None:
+    client = world.client()
+    client.run(range(1, 9), model="narrow", timeouts_us=20_000)
+    client.run(range(10, 14), timeouts_us=40_000)
+    assert len(client.waiting) == 12
+    world.settle(step_ns=MS)
+
+
 def test_a_slow_sender_does_not_have_others_refused(world: World) -> None:
     lane = wide(world)
     lane.mean_way_ns = 1e12

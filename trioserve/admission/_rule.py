@@ -11,7 +11,7 @@ Far from saturation none of this is computed: see `Rule.is_calm`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Final, NamedTuple, Protocol
 
 MEAN_GAIN: Final = 1 / 32
@@ -22,6 +22,9 @@ CAP_SHARE: Final = 1.25
 """Of what can be served within the SLA, that may be reserved."""
 
 MAX_RHO: Final = 0.5
+MOST_OVERTAKING: Final = 0.995
+"""Part of the capacity, at most, that those who come later and go first are believed to take."""
+
 CALM_BATCHES: Final = 2
 """Full batches an executor that may be reserved while one comparison decides."""
 
@@ -31,6 +34,9 @@ RETRY_SHARE: Final = 0.3
 MAX_RETRY_NS: Final = 1_000_000_000
 HOPELESS_BATCHES: Final = 2
 """A request that is this many full batches late is lost already and need not be protected."""
+
+MOST_LOOKS: Final = 16
+"""Batches of another model that are looked at before it is put off."""
 
 QUOTA_SHARE: Final = 0.2
 """Of the SLA, that a tenant over its share must have left over."""
@@ -79,6 +85,21 @@ class Situation(NamedTuple):
     """Deadlines of the rows that will be served after it, in service order; None if all that wait are ahead."""
     units_per_row: float = 1.0
     """Units of each of these rows."""
+    spare_ns: float = inf
+    """By how much the promises of other models may be put off."""
+
+    def behind(self, others_ns: float, now_ns: int) -> Situation:
+        """The same behind what is queued for other models of the executors and will be served first."""
+        free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in self.free_ns]
+        return self._replace(free_ns=free_ns, idle=self.idle and not others_ns)
+
+    def beside(self, overtaking: float, capacity: float, now_ns: int) -> Situation:
+        """The same beside better classes that ask for a part of the capacity, units a nanosecond."""
+        wait_ns = max(0, self.free_ns[0] - now_ns)
+        return self._replace(
+            rho=min(MOST_OVERTAKING, self.rho + overtaking),
+            overtaken=float(int(overtaking * capacity * wait_ns)),
+        )
 
 
 class Verdict(NamedTuple):
@@ -204,9 +225,14 @@ class Rule:
             finish_ns += max(self.service.quantile_ns(self.full_units), QUOTA_SHARE * self.sla_ns)
         if finish_ns > deadline_ns:
             return finish_ns - deadline_ns
+        units, ahead, waiting = before + units_each, situation.ahead, situation.waiting
+        if situation.spare_ns < inf:
+            more_ns = self.run_ns(ahead + units, waiting + units) - self.run_ns(ahead, waiting)
+            if more_ns > situation.spare_ns:
+                return more_ns - situation.spare_ns
         if situation.deadlines_ns is None:
             return 0.0
-        return self._displaced(situation.deadlines_ns(), before + units_each, now_ns, situation)
+        return self._displaced(situation.deadlines_ns(), units, now_ns, situation)
 
     def _finish(self, ahead: float, now_ns: int, situation: Situation) -> float:
         """When a unit behind `ahead` others is finished, all margins included."""
@@ -252,6 +278,41 @@ class Rule:
             if 0 < over_ns <= hopeless_ns:
                 return over_ns
         return 0.0
+
+    # ---------------------------------------------------------------- other models
+
+    def run_ns(self, ahead: float, waiting: float) -> float:
+        """How long the batches run that the first units are in; others who wait fill the last one.
+
+        Args:
+            ahead: these units.
+            waiting: units in all.
+        """
+        full = self.full_units
+        batches, rest = divmod(min(waiting, ceil(ahead / full) * full), full)
+        return (batches * self.full_ns + (self.service.mean_ns(rest) if rest else 0.0)) / self.executors
+
+    def spare_ns(self, now_ns: int, situation: Situation) -> float:
+        """By how much those who are behind in a situation may be put off; infinite if nobody is.
+
+        Args:
+            now_ns: the time of the event.
+            situation: of somebody before them.
+        """
+        if situation.deadlines_ns is None:
+            return inf
+        full, each, ahead = self.full_units, situation.units_per_row, int(situation.ahead)
+        rows = max(1, round(full / each))
+        next_row = round((full - ahead % full) / each)
+        deadlines_ns = situation.deadlines_ns()
+        heads_ns = [*deadlines_ns[:1], *deadlines_ns[next_row::rows]]
+        spare_ns = inf
+        for number in range(0, len(heads_ns), ceil(len(heads_ns) / MOST_LOOKS)):
+            end = min((ahead // full + number + 1) * full, situation.waiting)
+            left_ns = heads_ns[number] - self._finish(end - 1, now_ns, situation)
+            if left_ns >= -HOPELESS_BATCHES * self.full_ns:
+                spare_ns = min(spare_ns, left_ns)
+        return spare_ns
 
     # ---------------------------------------------------------------- coming again
 

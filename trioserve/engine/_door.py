@@ -10,6 +10,7 @@ a batch comes back, whoever is of its class and has no more time misses it too.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from trioserve.admission import Classes, Tenants
@@ -154,6 +155,7 @@ class Door:
             overtaking=classes.overtaking[klass],
             over_share=classes.yields[klass] or (account is not None and account.is_over),
             others_ns=self._others_ns(key_ns) if self.neighbours else 0.0,
+            spare_ns=min([other.door.spare_ns(key_ns, now_ns) for other in self.neighbours], default=inf),
         )
         each_ns = units_each * scheduler.unit_ns
         busy_ns = admitted * each_ns
@@ -198,8 +200,15 @@ class Door:
     def _others_ns(self, key_ns: int) -> float:
         """Executor time of what is queued for other models and comes first."""
         return sum(
-            [lane.queue.ahead(key_ns) * lane.scheduler.row_ns for lane in self.neighbours if lane.queue.rows]
+            [lane.scheduler.ahead_ns(lane.queue.ahead(key_ns)) for lane in self.neighbours if lane.queue.rows]
         )
+
+    def spare_ns(self, key_ns: int, now_ns: int) -> float:
+        """By how much other models may put off what is queued here and comes after a key; infinite if nothing is."""
+        queue = self._lane.queue
+        if not queue.rows:
+            return inf
+        return self._lane.scheduler.spare_ns(key_ns, self._others_ns(max(key_ns, queue.head_key_ns)), now_ns)
 
     def alarm(self) -> None:
         """From now on every request of these models is looked at."""

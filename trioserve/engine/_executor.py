@@ -9,7 +9,7 @@ import numpy as np
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import CutReason, ErrorCode
 
 from ._abandon import abandon_dead, give_back
 from ._batch import Batch
@@ -78,16 +78,27 @@ class Executor(Stage[Lane, Batch]):
                 self._cut(link, lane, decision, now_ns)
 
     def _most_urgent(self, now_ns: int) -> tuple[Lane, Dispatch] | None:
-        """Of the models that a batch should be cut of now, the one whose head has the earliest key."""
+        """Of the models that a batch should be cut of now, the one whose head has the earliest key.
+
+        A model that waits for more rows lets a batch of another go first if it has time for that; else its wait ends.
+        """
         chosen: tuple[Lane, Dispatch] | None = None
+        waiting: list[Lane] = []
         for lane in self.lanes:
             if not lane.queue.rows:
                 continue
             decision = lane.decide(now_ns)
             if not isinstance(decision, Dispatch):
                 lane.wake_ns = decision.at_ns
+                waiting.append(lane)
             elif chosen is None or _urgency(lane) < _urgency(chosen[0]):
                 chosen = lane, decision
+        if chosen is not None and chosen[1].rows:
+            pressed = [lane for lane in waiting if _has_no_time(lane, *chosen, now_ns)]
+            if pressed:
+                lane = min(pressed, key=_urgency)
+                rows = min(lane.queue.outlook(lane.max_rows)[0], lane.scheduler.full_rows)
+                return lane, Dispatch(rows, CutReason.SLACK)
         return chosen
 
     def _drop(self, lane: Lane, rows: int) -> None:
@@ -172,3 +183,12 @@ def _urgency(lane: Lane) -> tuple[int, int]:
     """What the models of an executor are ordered by."""
     queue = lane.queue
     return queue.head_key_ns, lane.slots.ready_ns[queue.head]
+
+
+def _has_no_time(lane: Lane, other: Lane, decision: Dispatch, now_ns: int) -> bool:
+    """Whether a model that waits for more rows is more urgent than another, and its head cannot wait that one out."""
+    if _urgency(other) < _urgency(lane):
+        return False
+    scheduler = lane.scheduler
+    run_ns = other.scheduler.ahead_ns(decision.rows)
+    return scheduler.head_ns - now_ns < run_ns + 2 * scheduler.rule.full_ns

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from trioserve.batching import ServiceModel
 
 LONG_AGO_NS: Final = -(2**62)
+
+
+class Cut(NamedTuple):
+    """What the scheduler wants to be told again when a batch has come back."""
+
+    executor: int
+    units: float
+    predicted_ns: int
+    near: bool
+    """Whether its head had little time to spare."""
 
 
 class Occupancy:

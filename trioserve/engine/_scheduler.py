@@ -7,7 +7,8 @@ both need: what is reserved, when the executors are expected to be free, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, cast
+from math import inf
+from typing import Final, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
@@ -27,11 +28,8 @@ from trioserve.batching import (
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
-from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+from ._occupancy import LONG_AGO_NS, Cut, Occupancy, ServiceByRows
 from ._waiting import Columns, Queue
-
-MOST_OVERTAKING: Final = 0.995
-"""Part of the capacity, at most, that those who come later and go first are believed to take."""
 
 RATE_MEMORY_NS: Final = 10_000_000
 REFRESH_NS: Final = 1_000_000
@@ -39,16 +37,6 @@ REFRESH_NS: Final = 1_000_000
 
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
-
-
-class Cut(NamedTuple):
-    """What the scheduler wants to be told again when a batch has come back."""
-
-    executor: int
-    units: float
-    predicted_ns: int
-    near: bool
-    """Whether its head had little time to spare."""
 
 
 class Scheduler:
@@ -150,6 +138,7 @@ class Scheduler:
         eta_ns: int = 0,
         over_share: bool = False,
         others_ns: float = 0.0,
+        spare_ns: float = inf,
         overtaking: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
@@ -163,6 +152,7 @@ class Scheduler:
             eta_ns: time until the payload is complete; 0 if it is.
             over_share: whether their tenant takes more than its share while others are active.
             others_ns: what is queued for other models of the executor and comes first.
+            spare_ns: by how much what is queued for them and comes later may be put off.
             overtaking: part of the capacity that better classes ask for.
 
         Returns:
@@ -172,7 +162,7 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        is_plain = not (eta_ns or over_share or others_ns)
+        is_plain = not (eta_ns or over_share or others_ns) and spare_ns == inf
         if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
@@ -182,14 +172,9 @@ class Scheduler:
         key_ns = key_ns or deadline_ns
         situation = self._situation(key_ns, distance_ns, eta_ns, now_ns, over_share=over_share)
         if overtaking:
-            wait_ns = max(0, situation.free_ns[0] - now_ns)
-            situation = situation._replace(
-                rho=min(MOST_OVERTAKING, situation.rho + overtaking),
-                overtaken=float(int(overtaking * self.rule.capacity * wait_ns)),
-            )
-        if others_ns:
-            free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
-            situation = situation._replace(free_ns=free_ns, idle=False)
+            situation = situation.beside(overtaking, self.rule.capacity, now_ns)
+        if others_ns or spare_ns < inf:
+            situation = situation.behind(others_ns, now_ns)._replace(spare_ns=spare_ns)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
         self._tense_ns = now_ns
         admitted = verdict.admitted
@@ -231,6 +216,19 @@ class Scheduler:
             scale,
         )
 
+    def spare_ns(self, key_ns: int, others_ns: float, now_ns: int) -> float:
+        """By how much what is queued and comes after a key may be put off by other models; infinite if nothing is.
+
+        Args:
+            key_ns: a place in the service order.
+            others_ns: what is queued for other models and comes first.
+            now_ns: the time of the event.
+        """
+        if self.queue.ahead(key_ns) == self.queue.rows:
+            return inf
+        situation = self._situation(key_ns, key_ns - now_ns, 0, now_ns, over_share=False)
+        return self.rule.spare_ns(now_ns, situation.behind(others_ns, now_ns))
+
     def retry_after_us(self, now_ns: int, requests: int = 1) -> int:
         """When the request that was shed last should come again, or many like it together, microseconds from now."""
         return self.rule.retry_after_us(self.excess_ns, now_ns, requests * self.shed_units)
@@ -239,6 +237,11 @@ class Scheduler:
     def row_ns(self) -> float:
         """Executor time of one row in a full batch."""
         return self.unit_ns * self.units_per_row
+
+    def ahead_ns(self, rows: int) -> float:
+        """How long the batches run that the first so many rows of the queue are in."""
+        scale = self.units_per_row
+        return self.rule.run_ns(rows * scale, self.queue.rows * scale)
 
     def release(self, units: float) -> None:
         """What was reserved has ended, in whatever way."""
