@@ -187,6 +187,7 @@ def test_a_body_that_does_not_come_teaches_nothing(world: World) -> None:
     client.infer(2)
     world.pass_time(MS)
     client.infer(3, timeout_us=9_500)
+    tense(world)
     world.pass_time(30 * MS)
     assert client.codes([1, 3]) == [ErrorCode.DEADLINE_IN_QUEUE] * 2
     assert lane.scheduler._dropped == 1
@@ -202,3 +203,89 @@ def test_room_is_counted_once_and_only_for_whom_it_came_in_time() -> None:
     assert room.left == 3
     room.was_there(10)
     assert room.left == 3
+
+
+# ---------------------------------------------------------------- no worker
+
+
+def test_while_the_worker_is_gone_only_those_are_admitted_who_have_time_for_another_one(world: World) -> None:
+    client, lane = world.client(), wide(world)
+    world.executor_stage.lose("died")
+    world.clock.ns += 10 * MS
+    assert not lane.scheduler.occupancy.idle
+    for rid in range(1, 30):
+        client.infer(rid, timeout_us=60_000)
+    client.run(range(30, 60), timeouts_us=60_000)
+    assert set(client.codes()) == {SHED}
+    assert min(reply.frame.retry_after_us for reply in client.replies.values()) > 30_000
+    client.infer(100, timeout_us=110_000)
+    assert client.waiting == {100}
+    world.executor_stage.reaped(restarting=True)
+    world.clock.ns += 80 * MS
+    world.start_workers()
+    client.infer(101, timeout_us=60_000)
+    assert client.waiting == {100, 101}
+    world.settle()
+
+
+def test_a_worker_is_expected_when_the_last_one_came(world: World) -> None:
+    occupancy = world.executor_stage.occupancy
+    for after_ms, expected_ms in ((300, 100), (5, 300), (100, 100)):
+        begun_ns = world.clock.ns
+        world.executor_stage.lose("died")
+        assert occupancy.free_ns == [begun_ns + expected_ms * MS]
+        world.executor_stage.reaped(restarting=True)
+        world.clock.ns += after_ms * MS
+        occupancy.look(world.clock.ns)
+        assert occupancy.free_ns[0] > world.clock.ns
+        world.start_workers()
+        assert occupancy.idle
+        assert occupancy.free_ns == [0]
+
+
+def missed(world: World) -> int:
+    """Promises that were found broken, all models together."""
+    return sum(lane.scheduler._dropped for lane in world.engine.lanes)
+
+
+def tense(world: World, *, is_tense: bool = True) -> World:
+    for lane in world.engine.lanes:
+        lane.scheduler._tense_ns = world.clock.ns if is_tense else -(10**12)
+    return world
+
+
+@pytest.mark.parametrize("is_tense", [True, False])
+def test_who_waited_in_the_queue_was_promised_to_be_served(
+    world: World,
+    is_tense: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    client = tense(world, is_tense=is_tense).client()
+    client.infer(1)
+    world.turn()
+    client.infer(2, timeout_us=40_000)
+    world.pass_time(50 * MS)
+    assert client.waiting == {1}
+    assert missed(world) == is_tense
+    world.settle()
+
+
+def test_who_waited_for_a_worker_was_not_promised_one(world: World) -> None:
+    client = tense(world).client()
+    client.run(range(1, 5))
+    world.turn()
+    client.run(range(5, 9), timeouts_us=30_000)
+    client.run(range(9, 13), timeouts_us=204_500)
+    world.executor_stage.lose("died")
+    world.pass_time(40 * MS)
+    assert missed(world) == 0
+    world.executor_stage.reaped(restarting=True)
+    world.clock.ns += 160 * MS
+    world.start_workers()
+    tense(world)
+    world.turn()
+    z, kg = wide(world).scheduler.margins.z, wide(world).scheduler.margins.kg
+    world.clock.ns += 5 * MS
+    world.executor.finish()
+    assert missed(world) == 0
+    assert (wide(world).scheduler.margins.z, wide(world).scheduler.margins.kg) == (z, kg)
+    world.settle()

@@ -199,7 +199,7 @@ def test_broken_promises_make_the_admission_careful() -> None:
     scheduler = lane.scheduler
     admitted, _ = lane.offer(500, NOW + 50 * MS)
     cut = scheduler.started(8, NOW + 50 * MS, 0, NOW)
-    scheduler.dropped(2)
+    scheduler.dropped(2, NOW)
     scheduler.finished(cut, [NOW + 6 * MS, NOW + 6 * MS], 5 * MS, NOW + 5 * MS)
     assert scheduler.margins.z == pytest.approx(3.5 + 0.5 - 0.002)  # two of four: those that were dropped
     assert scheduler.rule.z == scheduler.margins.z

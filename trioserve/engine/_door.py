@@ -242,7 +242,12 @@ class Door:
         if not scheduler.service.known:
             lane.calm_rows, lane.calm_ns = NEVER_NS, 0
             return
-        if scheduler.is_tense(now_ns) or any(lane.scheduler.is_tense(now_ns) for lane in self.neighbours):
+        is_away = scheduler.occupancy.is_away
+        if (
+            is_away
+            or scheduler.is_tense(now_ns)
+            or any(lane.scheduler.is_tense(now_ns) for lane in self.neighbours)
+        ):
             lane.calm_rows = 0
             return
         share_ns = CALM_SHARE * scheduler.sla_ns

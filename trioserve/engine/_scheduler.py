@@ -162,7 +162,7 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        is_plain = not (eta_ns or over_share or others_ns) and spare_ns == inf
+        is_plain = not (eta_ns or over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
         if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
@@ -200,6 +200,7 @@ class Scheduler:
         ahead = queue.ahead(key_ns)
         rate, shorter = self.offered.rates(distance_ns, now_ns)
         occupancy = self.occupancy
+        occupancy.look(now_ns)
         free_ns = occupancy.free_ns
         return Situation(
             ahead * scale + self.announced,
@@ -390,6 +391,7 @@ class Scheduler:
         """Whether an admission needed the full rule within the last default deadline."""
         return now_ns - self._tense_ns < self.sla_ns
 
-    def dropped(self, requests: int) -> None:
-        """Admitted requests have ended by their deadline without having been executed."""
-        self._dropped += requests
+    def dropped(self, requests: int, now_ns: int) -> None:
+        """Ready requests have missed their deadline without having been executed: promises broken if any were risky."""
+        if self.is_tense(now_ns):
+            self._dropped += requests
