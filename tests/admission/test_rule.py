@@ -143,6 +143,17 @@ def test_an_idle_server_is_there_for_all() -> None:
     assert needed_ns(idle._replace(idle=False, over_share=True)) > needed_ns(idle._replace(idle=False))
 
 
+def test_it_is_near_where_little_is_left_or_nothing() -> None:
+    """The margin of the only one is 1.42 ms."""
+    need_ns = needed_ns(situation())
+    margin_ns = 3.5 * D * (1 + 1 + 1 / 64) ** 0.5
+    for after_ns, is_near in ((-1_000, True), (0, True), (margin_ns - 10, True), (margin_ns + 10, False)):
+        assert rule().admit(1, 1, NOW + int(need_ns + after_ns), NOW, situation()).is_near == is_near
+    verdict = rule().admit(100, 1, NOW + int(need_ns + 5 * margin_ns), NOW, situation())
+    assert 0 < verdict.admitted < 100
+    assert verdict.is_near
+
+
 # ---------------------------------------------------------------- the semaphore of rows
 
 
@@ -151,8 +162,8 @@ def test_no_more_is_reserved_than_fits_into_the_deadline() -> None:
     far = NOW + 10_000 * MS
     assert rule().cap_units == pytest.approx(125)
     assert rule().admit(5, 1, far, NOW, situation(reserved=120)) == Verdict(5, 0.0)
-    assert rule().admit(9, 1, far, NOW, situation(reserved=120)) == Verdict(5, S10)
-    assert rule().admit(1, 6, far, NOW, situation(reserved=120)) == Verdict(0, S10)
+    assert rule().admit(9, 1, far, NOW, situation(reserved=120)) == Verdict(5, S10, True)
+    assert rule().admit(1, 6, far, NOW, situation(reserved=120)) == Verdict(0, S10, True)
     assert rule(sla_ns=MS).cap_units == 20
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, World
+from trioserve.admission import Account
 from trioserve.batching import ServiceModel
 from trioserve.engine import NEVER_NS, Lane
 from trioserve.engine._door import Room
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import CLASS_MASK, ErrorCode
 
 OK, SHED = ErrorCode.OK, ErrorCode.SHED
 
@@ -76,7 +79,8 @@ def test_a_short_deadline_is_looked_at(world: World, timeout_us: int) -> None:
 def test_after_the_rule_was_asked_every_request_is_looked_at_for_a_while(world: World) -> None:
     lane = wide(world)
     client = world.client()
-    client.run(range(1, 201))
+    client.run(range(1, 201), timeouts_us=200_000)
+    assert SHED in client.codes()
     assert lane.calm_rows == 0
     assert world.lane("narrow").calm_rows == 0
     world.settle(step_ns=5 * MS)
@@ -87,13 +91,25 @@ def test_after_the_rule_was_asked_every_request_is_looked_at_for_a_while(world: 
     assert lane.calm_rows > 0
 
 
+def test_who_has_time_enough_leaves_the_fast_path_open(world: World) -> None:
+    """Though the rule is asked about them."""
+    lane, client = wide(world), world.client()
+    client.infer(1, flags=3)
+    client.run(range(2, 202))
+    client.infer(202, timeout_us=400_000)
+    assert lane.door._offered == 202
+    assert lane.calm_rows >= 100
+    assert not lane.scheduler.is_tense(world.clock.ns)
+    world.settle()
+
+
 def test_what_is_reserved_is_what_is_under_way(world: World) -> None:
     lane = wide(world)
     client = world.client()
     client.run(range(1, 201))
     assert lane.scheduler.reserved == 200
     client.cancel()
-    client.infer(300)
+    client.infer(300, timeout_us=400_000)
     assert lane.gate.rows.taken == 1
     assert lane.scheduler.reserved == 1
     world.settle()
@@ -289,3 +305,40 @@ def test_who_waited_for_a_worker_was_not_promised_one(world: World) -> None:
     assert missed(world) == 0
     assert (wide(world).scheduler.margins.z, wide(world).scheduler.margins.kg) == (z, kg)
     world.settle()
+
+
+# ---------------------------------------------------------------- what is still to come
+
+
+def test_a_payload_that_takes_its_time_has_less_of_it(world: World) -> None:
+    door = wide(world).door
+    assert door.is_calm(1, 600 * MS, 0, 100 * MS)
+    assert not door.is_calm(1, 600 * MS, 0, 101 * MS)
+    assert door.is_calm(1, 700 * MS, 0, 10_000 * MS), "at most a part of its time"
+
+
+def test_one_text_of_a_lesser_class_does_not_close_the_fast_path(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    asked: list[int] = []
+    door = world.text.door
+    reserve = door.reserve
+
+    def counted(account: Account | None, flags: int, *rest: Any) -> tuple[int, ErrorCode]:
+        asked.append(flags & CLASS_MASK)
+        return reserve(account, flags, *rest)
+
+    monkeypatch.setattr(door, "reserve", counted)
+    lane, client = world.text, world.client()
+    lane.service = ServiceModel({1: MS, 64: 2 * MS, 1024: 12 * MS})
+    for rid in range(1, 21):
+        client.texts(rid, flags=3 if rid == 10 else 0)
+        world.turn()
+        world.clock.ns += MS
+        world.settle()
+        assert lane.mean_way_ns > 0
+        assert lane.calm_rows > 0
+        world.clock.ns += 100 * MS
+    assert asked == [3]
+    assert set(client.codes()) == {OK}

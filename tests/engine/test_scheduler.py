@@ -77,9 +77,12 @@ def test_while_nothing_is_known_all_are_admitted() -> None:
     assert lane.scheduler.decide(0, NOW) == Dispatch(4, CutReason.NO_GAIN)
 
 
-def test_a_payload_on_its_way_takes_the_full_rule() -> None:
+def test_a_payload_on_its_way_takes_the_full_rule_unless_there_is_time_enough() -> None:
     lane = Lane()
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=10 * MS) == (1, OK)
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=40 * MS) == (1, OK)
+    assert not lane.scheduler.is_tense(NOW)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=45_600_000) == (1, OK)
     assert lane.scheduler.is_tense(NOW)
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=48 * MS)[1] == ErrorCode.DEADLINE_INFEASIBLE
 

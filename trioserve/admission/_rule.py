@@ -109,6 +109,8 @@ class Verdict(NamedTuple):
     """Requests from its front."""
     excess_ns: float
     """By how much the first refused one would have been late; 0 if none was refused."""
+    is_near: bool = False
+    """Whether one was refused, or the last admitted one has less time to spare than the margin that it was given."""
 
 
 class Rule:
@@ -136,6 +138,7 @@ class Rule:
         self._random: Final = random
         self._promised_ns = 0.0
         """Until when the capacity for those who come again has been given away."""
+        self._is_near = False
         self.near_ns = 0.0
         """Time to spare below which the last request that was asked about was admitted with a risk."""
         self.refresh(service, max_units, FIRST_Z, max_units)
@@ -175,14 +178,14 @@ class Rule:
         return min(MAX_RHO, shorter / self.capacity)
 
     def is_calm(self, reserved: float, deadline_ns: int, now_ns: int) -> bool:
-        """Whether a request with its payload at hand is admitted without further thought.
+        """Whether a request is admitted without further thought.
 
         So few are reserved, and its deadline is so far away, that the full rule would admit it.
 
         Args:
             reserved: units reserved, its own included.
             deadline_ns: its deadline.
-            now_ns: the time of the event.
+            now_ns: the time at which its payload is at hand.
         """
         return reserved <= self.calm_units and deadline_ns - now_ns >= self.calm_ns
 
@@ -200,7 +203,7 @@ class Rule:
         """
         excess_ns = self._excess(0, units_each, deadline_ns, now_ns, situation)
         if excess_ns > 0:
-            return Verdict(0, excess_ns)
+            return Verdict(0, excess_ns, True)
         low, high, excess_ns = 1, count, 0.0
         while (
             low < high
@@ -211,7 +214,7 @@ class Rule:
                 high, excess_ns = middle - 1, over_ns
             else:
                 low = middle
-        return Verdict(low, excess_ns)
+        return Verdict(low, excess_ns, low < count or self._is_near)
 
     def _excess(
         self, position: int, units_each: float, deadline_ns: int, now_ns: int, situation: Situation
@@ -225,6 +228,7 @@ class Rule:
             finish_ns += max(self.service.quantile_ns(self.full_units), QUOTA_SHARE * self.sla_ns)
         if finish_ns > deadline_ns:
             return finish_ns - deadline_ns
+        self._is_near = deadline_ns - finish_ns < self.near_ns / 2
         units, ahead, waiting = before + units_each, situation.ahead, situation.waiting
         if situation.spare_ns < inf:
             more_ns = self.run_ns(ahead + units, waiting + units) - self.run_ns(ahead, waiting)

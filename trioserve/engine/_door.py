@@ -92,17 +92,18 @@ class Door:
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
-    def is_calm(self, rows: int, timeout_ns: int, flags: int) -> bool:
+    def is_calm(self, rows: int, timeout_ns: int, flags: int, eta_ns: float = 0.0) -> bool:
         """Whether so many rows are admitted without further thought.
 
         Args:
             rows: of one frame or run.
             timeout_ns: the shortest time that a request of it has.
             flags: of the wire.
+            eta_ns: time until its payload is usually complete.
         """
         lane = self._lane
         return (
-            timeout_ns >= lane.calm_ns
+            timeout_ns - min(eta_ns, MAX_ETA_SHARE * timeout_ns) >= lane.calm_ns
             and lane.gate.rows.taken + rows <= lane.calm_rows
             and not flags & CLASS_MASK
         )
@@ -139,10 +140,7 @@ class Door:
         self._offered += count
         self.tell()
         scheduler.reserved = lane.gate.rows.taken * scheduler.units_per_row
-        if tenants.due_ns <= now_ns:
-            tenants.settle(now_ns)
-        if classes.due_ns <= now_ns:
-            classes.settle(now_ns, sum([other.door.classes.load(now_ns) for other in self.neighbours]))
+        self._settle_shares(now_ns)
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
         admitted, code = scheduler.admit(
@@ -171,6 +169,14 @@ class Door:
         if scheduler.is_tense(now_ns):
             self.alarm()
         return admitted, code
+
+    def _settle_shares(self, now_ns: int) -> None:
+        """Looks at the shares of tenants and classes where that is due."""
+        if self.tenants.due_ns <= now_ns:
+            self.tenants.settle(now_ns)
+        if self.classes.due_ns <= now_ns:
+            beside = sum([other.door.classes.load(now_ns) for other in self.neighbours])
+            self.classes.settle(now_ns, beside)
 
     def reopen(self) -> None:
         """A batch has come back: who was shed before says nothing of who comes now."""

@@ -269,8 +269,8 @@ class Lane:
         code = self.refusal(session, 1, body_nbytes, rows)
         if not session.inflight and self.returns.active:
             self.returns.arrived(session.index, now_ns)
-        if not code and not self.door.is_calm(rows, timeout_ns, request.flags):
-            eta_ns = self.eta_ns(request)
+        eta_ns = self.eta_ns(request)
+        if not code and not self.door.is_calm(rows, timeout_ns, request.flags, eta_ns):
             code = self.door.reserve(account, request.flags, (1, rows), timeout_ns, now_ns, eta_ns)[1]
         if code:
             return FULL, code

@@ -162,8 +162,8 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        is_plain = not (eta_ns or over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
-        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
+        is_plain = not (over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
+        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns + eta_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -176,16 +176,15 @@ class Scheduler:
         if others_ns or spare_ns < inf:
             situation = situation.behind(others_ns, now_ns)._replace(spare_ns=spare_ns)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
-        self._tense_ns = now_ns
+        if verdict.is_near:
+            self._tense_ns = now_ns
         admitted = verdict.admitted
         self.reserved += admitted * units_each
         if admitted == count:
             return count, ErrorCode.OK
         if distance_ns < eta_ns + self.service.mean_ns(units_each):
             return admitted, ErrorCode.DEADLINE_INFEASIBLE
-        self.shed_ns = now_ns
-        self.excess_ns = verdict.excess_ns
-        self.shed_units = units_each
+        self.shed_ns, self.excess_ns, self.shed_units = now_ns, verdict.excess_ns, units_each
         return admitted, ErrorCode.SHED
 
     def shed_again(self, units: float, distance_ns: int) -> None:
@@ -388,7 +387,7 @@ class Scheduler:
         self.refresh()
 
     def is_tense(self, now_ns: int) -> bool:
-        """Whether an admission needed the full rule within the last default deadline."""
+        """Whether within the last default deadline one was refused, or admitted with a risk."""
         return now_ns - self._tense_ns < self.sla_ns
 
     def dropped(self, requests: int, now_ns: int) -> None:
