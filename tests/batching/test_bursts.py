@@ -56,8 +56,9 @@ def test_what_comes_at_any_time_is_not_waited_for() -> None:
     bursts = Bursts()
     for number in range(40):
         start_ns = (number + 1) * 20 * MS
-        bursts.observe([start_ns, start_ns + (1_900 if number % 2 else 100) * US])
-    assert bursts.etas(900 * MS, 1, ALPHA, 900 * MS) == []
+        bursts.observe([start_ns, start_ns + (900 if number % 2 else 100) * US])
+    assert len(bursts.etas(900 * MS, 1, ALPHA, 900 * MS)) == 1
+    assert bursts.etas(900 * MS, 1, ALPHA / 2, 900 * MS) == []
 
 
 def test_bursts_that_stop_are_forgotten() -> None:

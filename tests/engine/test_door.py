@@ -11,6 +11,7 @@ from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, World
 from trioserve.admission import Account
 from trioserve.batching import ServiceModel
+from trioserve.config import ServerLimits
 from trioserve.engine import NEVER_NS, Lane
 from trioserve.engine._door import Room
 from trioserve_protocol import CLASS_MASK, ErrorCode
@@ -127,6 +128,19 @@ def test_the_cap_is_from_the_model(world: World) -> None:
     assert lane.gate.rows.taken <= 1000
     for client in clients:
         client.cancel()
+
+
+def test_beyond_the_credit_nothing_is_reserved(make_world: MakeWorld) -> None:
+    world = make_world(limits=ServerLimits(credit_requests=12))
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: MS, 4: MS})
+    lane.door.alarm()
+    client = world.client()
+    for first in (1, 6, 11, 16):
+        client.run(range(first, first + 5))
+    assert client.codes().count(ErrorCode.CREDIT_EXCEEDED) == 8
+    assert len(client.waiting) == lane.gate.rows.taken == 12
+    world.settle()
 
 
 def test_refusals_of_a_run_say_when_to_come_each_at_another_time(world: World) -> None:

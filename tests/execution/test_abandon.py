@@ -19,6 +19,9 @@ from trioserve_protocol import ErrorCode
 MakeModel = Callable[..., WorkerModel]
 
 CANCELLED = ErrorCode.CANCELLED
+LIMIT_S = 2.0
+"""What is seen is 1 ms, 5 ms for Python code; without the order these batches run for an hour."""
+
 BUSY_S = 0.05
 """Processor time after which a worker is seen to run its batch."""
 
@@ -73,7 +76,7 @@ async def test_a_graph_is_ended_between_two_nodes_and_the_next_batch_runs(slow: 
             link_of(watch).send_nowait(StageBatch(0, seq, ((0, 1),)))
             link_of(watch).send_nowait(StageBatch(0, seq + 1, ((7, 2),)))
             await busy(watch.ready[0].pid)
-            assert await took_to_end(watch, seq) < 0.1
+            assert await took_to_end(watch, seq) < LIMIT_S
             link_of(watch).abandon(seq)  # late: must not hit the next one
             result = await watch.result()
             assert (result.seq, result.code, result.failures) == (seq + 1, 0, ())
@@ -111,7 +114,7 @@ async def test_a_python_model_that_looks_is_ended_and_one_that_does_not_is_not(m
     async with supervised(model) as watch:
         link_of(watch).send_nowait(StageBatch(0, 1, ((0, 1),)))
         await busy(watch.ready[0].pid)
-        assert await took_to_end(watch, 1) < 0.2
+        assert await took_to_end(watch, 1) < LIMIT_S
         assert (await watch.run(2, (1, 1))).code == 0
         link_of(watch).send_nowait(StageBatch(0, 3, ((2, 1),)))
         await busy(watch.ready[0].pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -71,11 +72,12 @@ def test_below_saturation_all_are_in_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.gettrace() is not None, reason="traced: a measurement of the tracer")
 def test_ten_thousand_requests_a_second_of_real_time() -> None:
-    """On an idle machine it is five times as many."""
-    began = time.perf_counter()
+    """It is five times as many; processor time, because others may be on the machine."""
+    began_s = time.process_time()
     result, _ = overload(4, 0.1, 50, 2, requests=20_000)
-    assert result.requests / (time.perf_counter() - began) >= 10_000
+    assert result.requests / (time.process_time() - began_s) >= 10_000
 
 
 @pytest.mark.slow

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ._returns import GRACE_NS, LIKELY, PATIENCE, STEADY
+from ._returns import GRACE_NS, PATIENCE, STEADY
 
 GAIN: Final = 1 / 8
 """Weight of one burst."""
 
-QUIET_NS: Final = 2_000_000
-"""Time without an arrival after which the next one begins a burst: as long as the longest wait."""
+QUIET_NS: Final = 1_000_000
+"""Time without an arrival after which the next one begins a burst. With half of that the bursts of a browser fall into
+pieces; with twice of it they are not seen among the requests of others."""
+
+LIKELY: Final = 0.5
+"""Least chance of one more for it to be waited for. How much the wait is worth is weighed with the chance itself."""
 
 MOST: Final = 32
 """Requests of a burst that are learnt."""

@@ -118,7 +118,7 @@ def admit_columns(
     if lane.closed_code:
         return 0, lane.closed_code
     asked, code = allowed, OK
-    if not terms.is_calm:
+    if allowed and not terms.is_calm:
         timeout_ns = terms.earliest_ns - now_ns
         asked, code = lane.door.reserve(terms.account, terms.klass, (allowed, 1), timeout_ns, now_ns)
     admitted = lane.gate.admit_run(asked, lane.body_nbytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -63,7 +64,15 @@ def traces(seconds: float) -> dict[str, Arrivals]:
         "2 clients": ClosedLoop(2, MS // 5, seconds=seconds),
         "8 clients": ClosedLoop(8, MS // 5, seconds=seconds),
         "pages": Trace(pages),
+        "recorded": recorded(seconds),
     }
+
+
+def recorded(seconds: float) -> Trace:
+    """What a server has recorded of ten clients (`record` in its configuration), its beginning."""
+    with np.load(Path(__file__).with_name("recorded.npz")) as members:
+        at_ns = np.cumsum(members["gaps_us"].astype(np.int64)) * 1_000
+    return Trace(at_ns[at_ns < seconds * 1e9])
 
 
 def session(seconds: float, seed: int) -> Trace:
