@@ -96,10 +96,8 @@ class Scheduler:
         """The earliest deadline among the rows of the batch that was decided on last."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
-        self.excess_ns = 0.0
-        """By how much the request that was shed last would have been late."""
-        self.shed_units = 1.0
-        """Its units."""
+        self.excess_ns, self.shed_units = 0.0, 1.0
+        """Of the request that was shed last: by how much it would have been late, and its units."""
         self._dropped = 0
         self._near_ns = 0.0
         self._tense_ns = LONG_AGO_NS
