@@ -58,6 +58,25 @@ def test_a_lesser_class_leaves_room_for_a_better_one_that_is_in_use() -> None:
     assert classes.overtaking[SHEDDABLE] == pytest.approx(0.6, rel=0.02)
 
 
+def test_nobody_leaves_room_while_there_is_enough_for_all() -> None:
+    """One better request now and then must not have an idle server refuse the others."""
+    classes = after(Classes(SLA_NS), 0.3, 0.01, 0.0, 0.1)
+    assert not any(classes.yields)
+    assert classes.overtaking[CRITICAL] == pytest.approx(0.01, rel=0.02)
+    assert after(classes, 0.6, 0.2, 0.0, 0.1).yields == [True, False, False, True]
+
+
+def test_what_is_asked_of_other_models_counts_until_it_is_forgotten() -> None:
+    classes = after(Classes(SLA_NS), 0.3, 0.1)
+    now_ns = 100 * SETTLE_NS
+    assert classes.load(now_ns) == pytest.approx(0.4, rel=0.02)
+    assert classes.load(now_ns + 1_000_000_000) < 0.01
+    classes.settle(now_ns + 1, beside=0.5)
+    assert classes.yields[CRITICAL]
+    classes.settle(now_ns + 2, beside=0.1)
+    assert not classes.yields[CRITICAL]
+
+
 def test_what_better_classes_ask_for_is_never_all() -> None:
     assert after(Classes(SLA_NS), 5.0, 0.0, 0.0, 0.5).overtaking[SHEDDABLE] == 0.995
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -133,6 +134,26 @@ def test_a_tenant_over_its_share_must_have_time_to_spare() -> None:
     assert short == pytest.approx(S10 + 3 * D, abs=2)
 
 
+def test_an_idle_server_is_there_for_all() -> None:
+    """Nobody could use the room that one over its share would leave."""
+    idle = situation(idle=True, free_ns=[0], reserved=0)
+    assert needed_ns(idle._replace(over_share=True)) == needed_ns(idle)
+    waiting = idle._replace(waiting=3, ahead=3)
+    assert needed_ns(waiting._replace(over_share=True)) > needed_ns(waiting)
+    assert needed_ns(idle._replace(idle=False, over_share=True)) > needed_ns(idle._replace(idle=False))
+
+
+def test_it_is_near_where_little_is_left_or_nothing() -> None:
+    """The margin of the only one is 1.42 ms."""
+    need_ns = needed_ns(situation())
+    margin_ns = 3.5 * D * (1 + 1 + 1 / 64) ** 0.5
+    for after_ns, is_near in ((-1_000, True), (0, True), (margin_ns - 10, True), (margin_ns + 10, False)):
+        assert rule().admit(1, 1, NOW + int(need_ns + after_ns), NOW, situation()).is_near == is_near
+    verdict = rule().admit(100, 1, NOW + int(need_ns + 5 * margin_ns), NOW, situation())
+    assert 0 < verdict.admitted < 100
+    assert verdict.is_near
+
+
 # ---------------------------------------------------------------- the semaphore of rows
 
 
@@ -141,8 +162,8 @@ def test_no_more_is_reserved_than_fits_into_the_deadline() -> None:
     far = NOW + 10_000 * MS
     assert rule().cap_units == pytest.approx(125)
     assert rule().admit(5, 1, far, NOW, situation(reserved=120)) == Verdict(5, 0.0)
-    assert rule().admit(9, 1, far, NOW, situation(reserved=120)) == Verdict(5, S10)
-    assert rule().admit(1, 6, far, NOW, situation(reserved=120)) == Verdict(0, S10)
+    assert rule().admit(9, 1, far, NOW, situation(reserved=120)) == Verdict(5, S10, True)
+    assert rule().admit(1, 6, far, NOW, situation(reserved=120)) == Verdict(0, S10, True)
     assert rule(sla_ns=MS).cap_units == 20
 
 
@@ -209,6 +230,42 @@ def test_who_is_lost_already_needs_no_protection() -> None:
 def test_the_payload_of_the_new_one_does_not_delay_those_behind() -> None:
     late = behind(20, ahead=9, eta_ns=15 * MS)
     assert rule().admit(1, 1, NOW + 40 * MS, NOW, late).admitted == 1
+
+
+# ---------------------------------------------------------------- other models
+
+
+def test_the_last_batch_is_filled_by_who_waits() -> None:
+    assert rule().run_ns(0, 30) == 0
+    assert rule().run_ns(1, 1) == 4.1 * MS
+    assert rule().run_ns(1, 3) == 4.3 * MS
+    assert rule().run_ns(11, 30) == 2 * S10
+    assert rule().run_ns(11, 12) == S10 + 4.2 * MS
+    assert rule(executors=2).run_ns(11, 30) == S10
+
+
+def test_what_others_have_to_spare_is_what_their_most_urgent_batch_has() -> None:
+    first_ns, second_ns = needed_ns(situation(ahead=9)), needed_ns(situation(ahead=10))
+    spare = rule().spare_ns(NOW, behind(*[90] * 4, (first_ns + 7 * MS) / MS, *[90] * 9, ahead=5))
+    assert spare > 50 * MS  # not the first of its batch
+    for deadlines_ms in ([90] * 5 + [second_ns / MS + 7], [first_ns / MS + 7] + [90] * 20):
+        assert rule().spare_ns(NOW, behind(*deadlines_ms, ahead=5)) == pytest.approx(7 * MS, abs=3)
+    assert rule().spare_ns(NOW, situation()) == inf
+    assert rule().spare_ns(NOW, behind(-30, ahead=5)) == inf  # lost already
+
+
+@pytest.mark.parametrize(
+    ("ahead", "waiting", "spare_ms", "admitted"),
+    [(0, 0, 4.45, 4), (1, 1, 0.45, 4), (0, 3, 4.45, 1), (0, 3, 4.0, 0)],
+)
+def test_others_are_put_off_no_more_than_they_can_spare(
+    ahead: int, waiting: int, spare_ms: float, admitted: int
+) -> None:
+    """4.4 ms for 4 rows; a row more in a batch that is before them costs 0.1 ms, and others that wait may fill it."""
+    case = situation(ahead=ahead, waiting=waiting, spare_ns=spare_ms * MS)
+    verdict = rule().admit(20, 1, NOW + 900 * MS, NOW, case)
+    assert verdict.admitted == admitted
+    assert verdict.excess_ns > 0
 
 
 # ---------------------------------------------------------------- far from saturation

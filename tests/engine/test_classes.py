@@ -108,3 +108,32 @@ def test_an_old_request_overtakes_a_new_one_of_a_better_class(world: World) -> N
     client.infer(2, flags=CRITICAL, timeout_us=3_900_000)
     assert lane.slots.rid[lane.queue.head] == 1
     world.settle()
+
+
+@pytest.mark.parametrize("better", [0, 1])
+def test_a_better_request_now_and_then_costs_the_others_nothing(world: World, better: int) -> None:
+    """One every 2 s, and in between short ones of the default class that an idle server answers easily."""
+    lane, client = world.lane("wide"), world.client()
+    lane.service = ServiceModel({1: 5_200_000, 4: 11_400_000})
+    for rid in range(1, 41, 2):
+        if better:
+            client.infer(rid, flags=CRITICAL_PLUS)
+            world.settle(step_ns=5_200_000)
+        world.clock.ns += 1_000_000_000
+        client.infer(rid + 1, timeout_us=150_000)
+        client.infer(1_000 + rid, timeout_us=150_000)
+        assert client.waiting == {rid + 1, 1_000 + rid}
+        world.settle(step_ns=5_200_000)
+        world.clock.ns += 1_000_000_000
+
+
+def test_what_the_rule_is_not_asked_about_counts_for_its_class(world: World) -> None:
+    lane, client = world.lane("wide"), world.client()
+    lane.service = ServiceModel({1: 4_000_000, 4: 5_000_000})
+    client.run(range(1, 5))
+    assert not lane.door._offered
+    client.infer(5, flags=SHEDDABLE)
+    assert lane.door.classes.offered[CRITICAL] > 0
+    assert lane.door.classes.shares[CRITICAL] > 0
+    assert lane.door.classes.overtaking[SHEDDABLE] == lane.door.classes.offered[CRITICAL]
+    world.settle()

@@ -91,6 +91,21 @@ async def test_of_two_models_the_one_with_less_time_is_served_first(autojump_clo
         assert client.order == [1, 3, 2]
 
 
+async def test_work_of_another_model_that_has_time_is_put_off(autojump_clock: MockClock) -> None:
+    """The same with 30 ms."""
+    async with running(Scenario()) as scenario:
+        client = scenario.world.client()
+        client.infer(1)
+        scenario.nudge()
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        client.run(range(10, 22), timeouts_us=30_000)
+        client.infer(101, "narrow", timeout_us=12_000)
+        for rid in (101, *range(10, 22)):
+            assert await scenario.answer(client, rid) == OK
+        assert client.order[1] == 101
+
+
 async def test_work_of_another_model_that_comes_first_is_counted(autojump_clock: MockClock) -> None:
     """One row is running and three full batches of the same model wait for 17.3 ms in all."""
     async with running(Scenario()) as scenario:
@@ -103,6 +118,6 @@ async def test_work_of_another_model_that_comes_first_is_counted(autojump_clock:
         client.infer(100, "narrow", timeout_us=22_100)
         assert client.code(100) == ErrorCode.SHED, "17.3 ms of other work come first"
         client.infer(101, "narrow", timeout_us=12_000)
-        assert await scenario.answer(client, 101) == OK, "it goes before the other model's work"
+        assert client.code(101) == ErrorCode.SHED, "it would go before the other work, and make that late"
         client.infer(102, "narrow", timeout_us=1_000)
         assert client.code(102) == ErrorCode.DEADLINE_INFEASIBLE

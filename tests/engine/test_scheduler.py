@@ -77,9 +77,12 @@ def test_while_nothing_is_known_all_are_admitted() -> None:
     assert lane.scheduler.decide(0, NOW) == Dispatch(4, CutReason.NO_GAIN)
 
 
-def test_a_payload_on_its_way_takes_the_full_rule() -> None:
+def test_a_payload_on_its_way_takes_the_full_rule_unless_there_is_time_enough() -> None:
     lane = Lane()
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=10 * MS) == (1, OK)
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=40 * MS) == (1, OK)
+    assert not lane.scheduler.is_tense(NOW)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=45_600_000) == (1, OK)
     assert lane.scheduler.is_tense(NOW)
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, eta_ns=48 * MS)[1] == ErrorCode.DEADLINE_INFEASIBLE
 
@@ -199,7 +202,7 @@ def test_broken_promises_make_the_admission_careful() -> None:
     scheduler = lane.scheduler
     admitted, _ = lane.offer(500, NOW + 50 * MS)
     cut = scheduler.started(8, NOW + 50 * MS, 0, NOW)
-    scheduler.dropped(2)
+    scheduler.dropped(2, NOW)
     scheduler.finished(cut, [NOW + 6 * MS, NOW + 6 * MS], 5 * MS, NOW + 5 * MS)
     assert scheduler.margins.z == pytest.approx(3.5 + 0.1 - 0.002)  # two of four: those that were dropped
     assert scheduler.rule.z == scheduler.margins.z
@@ -248,3 +251,57 @@ def test_executors_are_told_apart() -> None:
     assert scheduler.view(1, NOW).free_ns == NOW + 4_100_000
     scheduler.reserved = 60.0
     assert lane.offer(1, NOW + 50 * MS) == (1, OK)
+
+
+# ---------------------------------------------------------------- texts: units are tokens, deadlines are of rows
+
+
+def in_tokens(lane: Lane, each: float = 20.0) -> Lane:
+    """The same model, whose rows are `each` tokens."""
+    service = {round(rows * each): ns for rows, ns in ((1, 4_100_000), (8, 4_800_000))}
+    lane.scheduler.service = ServiceModel(service)
+    lane.scheduler.units_per_row = each
+    lane.scheduler.refresh()
+    return lane
+
+
+def admitted_before(lane: Lane, each: float, promised: int) -> int:
+    """How many are let in front of so many rows who were promised a deadline 10 batches away."""
+    deadline_ns = NOW + 48 * MS
+    lane.ready(promised, deadline_ns)
+    lane.scheduler.reserved = promised * each
+    admitted = 0
+    for _ in range(100):
+        count, _ = lane.scheduler.admit(1, each, deadline_ns - 1, NOW)
+        lane.ready(count, deadline_ns - 1)
+        admitted += count
+    return admitted
+
+
+@pytest.mark.parametrize("promised", [8, 17, 40])
+def test_texts_are_not_let_in_front_of_promised_ones_more_than_rows_are(promised: int) -> None:
+    rows = admitted_before(Lane(), 1, promised)
+    assert 72 - 8 <= rows + promised <= 72
+    assert admitted_before(in_tokens(Lane()), 20.0, promised) == rows
+
+
+def test_the_policy_is_told_of_rows_not_of_tokens() -> None:
+    rows, tokens = Lane(), in_tokens(Lane())
+    for lane, each in ((rows, 1.0), (tokens, 20.0)):
+        lane.scheduler.offered.rates(0, NOW - 10 * MS)
+        lane.scheduler.offered.count(5 * each, 50 * MS)
+        lane.scheduler.announced = 3 * each
+        lane.ready(2, NOW + 50 * MS)
+    expected, view = rows.scheduler.view(0, NOW), tokens.scheduler.view(0, NOW)
+    assert expected.rate > 0
+    assert view.rate == pytest.approx(expected.rate)
+    assert view.announced_rows == expected.announced_rows == 3
+
+
+@pytest.mark.parametrize(("each", "requests"), [(1.0, 1), (1.0, 8), (20.0, 1), (20.0, 8)])
+def test_capacity_is_promised_for_all_that_come_again(each: float, requests: int) -> None:
+    """A full batch in 4.8 ms, of which 30 % are promised: 2 ms a row, whatever the unit and however they come."""
+    lane = Lane() if each == 1.0 else in_tokens(Lane(), each)
+    assert lane.scheduler.admit(500, each, NOW + 50 * MS, NOW)[1] == SHED
+    first_us = lane.scheduler.retry_after_us(NOW)
+    assert lane.scheduler.retry_after_us(NOW, requests) - first_us == pytest.approx(2_000 * requests, abs=2)

@@ -333,3 +333,24 @@ def test_the_usual_row_is_learned_in_tokens(make_world: MakeWorld) -> None:
     world.turn()
     world.tokenizer.finish()
     assert lane.scheduler.view(0, world.clock.ns).per_row_ns == pytest.approx(31, rel=0.05)
+
+
+@pytest.mark.parametrize("with_tokenizer", [False, True])
+def test_a_text_that_was_not_tokenized_in_time_breaks_no_promise(
+    world: World,
+    with_tokenizer: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """It lacked more than an executor."""
+    lane, client = world.text, world.client()
+    lane.scheduler._tense_ns = world.clock.ns
+    client.texts(1, timeout_us=20_000)
+    if with_tokenizer:
+        world.turn()
+        world.clock.ns += 30 * MS
+        world.turn()
+    else:
+        world.clock.ns += 30 * MS
+        world.engine.expire(world.clock.ns)
+    assert not client.waiting
+    assert lane.scheduler._dropped == 0
+    world.settle()

@@ -28,6 +28,9 @@ SETTLE_NS: Final = 10_000_000
 TRACE: Final = 0.001
 """Offered share from which a class counts as in use."""
 
+NEAR_SHARE: Final = 0.75
+"""Of the executors' time: while less is asked for in all, there is room for every class, and none leaves any."""
+
 MOST_OVERTAKING: Final = 0.995
 """Of the executors' time, that better classes are believed to take. With less, some of a lesser class are admitted
 when the better ones alone ask for more than there is, and three in four of them are dropped later."""
@@ -74,13 +77,22 @@ class Classes:
         self.offsets_ns = [rank * sla_ns for rank in RANKS]
         """How far behind its deadline the key of a request is that arrives now."""
         self.yields = [False] * len(RANKS)
-        """Whether a class leaves room for a better one, which is in use too."""
+        """Whether a class leaves room for a better one, which is in use too, while nearly all there is is asked for."""
         self.settled_ns = 0
         self.due_ns = 0
         """When the shares should be looked at again."""
 
-    def settle(self, now_ns: int) -> None:
-        """Looks at the shares and gives every class its rank."""
+    def load(self, now_ns: int) -> float:
+        """Part of the executors' time that is asked for in all, as it was at the last look and forgotten since."""
+        return sum(self.offered) * exp(-max(0, now_ns - self.settled_ns) / MEMORY_NS)
+
+    def settle(self, now_ns: int, beside: float = 0.0) -> None:
+        """Looks at the shares and gives every class its rank.
+
+        Args:
+            now_ns: the time of the event.
+            beside: part of the executors' time that is asked for of other models.
+        """
         passed_ns = max(1, now_ns - self.settled_ns)
         self.settled_ns = now_ns
         self.due_ns = now_ns + SETTLE_NS
@@ -91,7 +103,7 @@ class Classes:
             shares[klass] = left * shares[klass] + share * self.pending_ns[klass]
             offered[klass] = left * offered[klass] + share * self.offered_ns[klass]
             self.pending_ns[klass] = self.offered_ns[klass] = 0.0
-        total = sum(shares)
+        total, is_near = sum(shares), self.load(now_ns) + beside >= NEAR_SHARE
         for klass, rank in enumerate(RANKS):
             # Whoever is alone needs no help: its rank is the same for all that wait.
             starved = shares[klass] < FLOOR_SHARE <= total - shares[klass]
@@ -102,5 +114,5 @@ class Classes:
                 if starved
                 else sum([offered[other] for other in range(len(RANKS)) if RANKS[other] < rank])
             )
-            self.yields[klass] = better > TRACE
+            self.yields[klass] = is_near and better > TRACE
             self.overtaking[klass] = min(MOST_OVERTAKING, better)

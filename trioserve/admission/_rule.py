@@ -11,7 +11,7 @@ Far from saturation none of this is computed: see `Rule.is_calm`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Final, NamedTuple, Protocol
 
 MEAN_GAIN: Final = 1 / 32
@@ -22,6 +22,9 @@ CAP_SHARE: Final = 1.25
 """Of what can be served within the SLA, that may be reserved."""
 
 MAX_RHO: Final = 0.5
+MOST_OVERTAKING: Final = 0.995
+"""Part of the capacity, at most, that those who come later and go first are believed to take."""
+
 CALM_BATCHES: Final = 2
 """Full batches an executor that may be reserved while one comparison decides."""
 
@@ -31,6 +34,9 @@ RETRY_SHARE: Final = 0.3
 MAX_RETRY_NS: Final = 1_000_000_000
 HOPELESS_BATCHES: Final = 2
 """A request that is this many full batches late is lost already and need not be protected."""
+
+MOST_LOOKS: Final = 16
+"""Batches of another model that are looked at before it is put off."""
 
 QUOTA_SHARE: Final = 0.2
 """Of the SLA, that a tenant over its share must have left over."""
@@ -76,7 +82,24 @@ class Situation(NamedTuple):
     over_share: bool
     """Whether its tenant takes more than its share while others are active."""
     deadlines_ns: Callable[[], Sequence[int]] | None
-    """Deadlines of the units that will be served after it, in service order; None if all that wait are ahead."""
+    """Deadlines of the rows that will be served after it, in service order; None if all that wait are ahead."""
+    units_per_row: float = 1.0
+    """Units of each of these rows."""
+    spare_ns: float = inf
+    """By how much the promises of other models may be put off."""
+
+    def behind(self, others_ns: float, now_ns: int) -> Situation:
+        """The same behind what is queued for other models of the executors and will be served first."""
+        free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in self.free_ns]
+        return self._replace(free_ns=free_ns, idle=self.idle and not others_ns)
+
+    def beside(self, overtaking: float, capacity: float, now_ns: int) -> Situation:
+        """The same beside better classes that ask for a part of the capacity, units a nanosecond."""
+        wait_ns = max(0, self.free_ns[0] - now_ns)
+        return self._replace(
+            rho=min(MOST_OVERTAKING, self.rho + overtaking),
+            overtaken=float(int(overtaking * capacity * wait_ns)),
+        )
 
 
 class Verdict(NamedTuple):
@@ -86,6 +109,8 @@ class Verdict(NamedTuple):
     """Requests from its front."""
     excess_ns: float
     """By how much the first refused one would have been late; 0 if none was refused."""
+    is_near: bool = False
+    """Whether one was refused, or the last admitted one has less time to spare than the margin that it was given."""
 
 
 class Rule:
@@ -113,6 +138,7 @@ class Rule:
         self._random: Final = random
         self._promised_ns = 0.0
         """Until when the capacity for those who come again has been given away."""
+        self._is_near = False
         self.near_ns = 0.0
         """Time to spare below which the last request that was asked about was admitted with a risk."""
         self.refresh(service, max_units, FIRST_Z, max_units)
@@ -152,14 +178,14 @@ class Rule:
         return min(MAX_RHO, shorter / self.capacity)
 
     def is_calm(self, reserved: float, deadline_ns: int, now_ns: int) -> bool:
-        """Whether a request with its payload at hand is admitted without further thought.
+        """Whether a request is admitted without further thought.
 
         So few are reserved, and its deadline is so far away, that the full rule would admit it.
 
         Args:
             reserved: units reserved, its own included.
             deadline_ns: its deadline.
-            now_ns: the time of the event.
+            now_ns: the time at which its payload is at hand.
         """
         return reserved <= self.calm_units and deadline_ns - now_ns >= self.calm_ns
 
@@ -177,7 +203,7 @@ class Rule:
         """
         excess_ns = self._excess(0, units_each, deadline_ns, now_ns, situation)
         if excess_ns > 0:
-            return Verdict(0, excess_ns)
+            return Verdict(0, excess_ns, True)
         low, high, excess_ns = 1, count, 0.0
         while (
             low < high
@@ -188,7 +214,7 @@ class Rule:
                 high, excess_ns = middle - 1, over_ns
             else:
                 low = middle
-        return Verdict(low, excess_ns)
+        return Verdict(low, excess_ns, low < count or self._is_near)
 
     def _excess(
         self, position: int, units_each: float, deadline_ns: int, now_ns: int, situation: Situation
@@ -198,13 +224,19 @@ class Rule:
         if situation.reserved + before + units_each > self.cap_units:
             return max(1.0, self.service.mean_ns(self.max_units))
         finish_ns = self._finish(situation.ahead + before + units_each - 1, now_ns, situation)
-        if situation.over_share:
+        if situation.over_share and (situation.waiting or not situation.idle):
             finish_ns += max(self.service.quantile_ns(self.full_units), QUOTA_SHARE * self.sla_ns)
         if finish_ns > deadline_ns:
             return finish_ns - deadline_ns
+        self._is_near = deadline_ns - finish_ns < self.near_ns / 2
+        units, ahead, waiting = before + units_each, situation.ahead, situation.waiting
+        if situation.spare_ns < inf:
+            more_ns = self.run_ns(ahead + units, waiting + units) - self.run_ns(ahead, waiting)
+            if more_ns > situation.spare_ns:
+                return more_ns - situation.spare_ns
         if situation.deadlines_ns is None:
             return 0.0
-        return self._displaced(situation.deadlines_ns(), before + units_each, now_ns, situation)
+        return self._displaced(situation.deadlines_ns(), units, now_ns, situation)
 
     def _finish(self, ahead: float, now_ns: int, situation: Situation) -> float:
         """When a unit behind `ahead` others is finished, all margins included."""
@@ -238,21 +270,57 @@ class Rule:
         self, deadlines_ns: Sequence[int], units: float, now_ns: int, situation: Situation
     ) -> float:
         """By how much one is late whom `units` more ahead of it push into a later batch; 0 if none is."""
-        full, pushed = self.full_units, int(units + 0.5)
+        full, pushed, each = self.full_units, int(units + 0.5), situation.units_per_row
         hopeless_ns = HOPELESS_BATCHES * self.full_ns
         ahead = int(situation.ahead)
-        total = ahead + len(deadlines_ns)
+        total = ahead + int(len(deadlines_ns) * each + 0.5)
         plain = situation._replace(eta_ns=0)
         for place in range(-(-(ahead + pushed) // full) * full, total + pushed, full):
-            finish_ns = self._finish(place, now_ns, plain)
-            over_ns = finish_ns - deadlines_ns[place - pushed - ahead]
+            row = min(int((place - pushed - ahead) / each), len(deadlines_ns) - 1)
+            finish_ns = self._finish(place + each - 1, now_ns, plain)
+            over_ns = finish_ns - deadlines_ns[row]
             if 0 < over_ns <= hopeless_ns:
                 return over_ns
         return 0.0
 
+    # ---------------------------------------------------------------- other models
+
+    def run_ns(self, ahead: float, waiting: float) -> float:
+        """How long the batches run that the first units are in; others who wait fill the last one.
+
+        Args:
+            ahead: these units.
+            waiting: units in all.
+        """
+        full = self.full_units
+        batches, rest = divmod(min(waiting, ceil(ahead / full) * full), full)
+        return (batches * self.full_ns + (self.service.mean_ns(rest) if rest else 0.0)) / self.executors
+
+    def spare_ns(self, now_ns: int, situation: Situation) -> float:
+        """By how much those who are behind in a situation may be put off; infinite if nobody is.
+
+        Args:
+            now_ns: the time of the event.
+            situation: of somebody before them.
+        """
+        if situation.deadlines_ns is None:
+            return inf
+        full, each, ahead = self.full_units, situation.units_per_row, int(situation.ahead)
+        rows = max(1, round(full / each))
+        next_row = round((full - ahead % full) / each)
+        deadlines_ns = situation.deadlines_ns()
+        heads_ns = [*deadlines_ns[:1], *deadlines_ns[next_row::rows]]
+        spare_ns = inf
+        for number in range(0, len(heads_ns), ceil(len(heads_ns) / MOST_LOOKS)):
+            end = min((ahead // full + number + 1) * full, situation.waiting)
+            left_ns = heads_ns[number] - self._finish(end - 1, now_ns, situation)
+            if left_ns >= -HOPELESS_BATCHES * self.full_ns:
+                spare_ns = min(spare_ns, left_ns)
+        return spare_ns
+
     # ---------------------------------------------------------------- coming again
 
-    def retry_after_us(self, excess_ns: float, now_ns: int) -> int:
+    def retry_after_us(self, excess_ns: float, now_ns: int, units: float = 1.0) -> int:
         """When a refused request should come again, microseconds from now.
 
         Each refusal moves the moment on, so that they come back at the rate at which there will be room for them.
@@ -260,7 +328,8 @@ class Rule:
         Args:
             excess_ns: by how much it would have been late.
             now_ns: the time of the event.
+            units: what will come again then.
         """
-        promised_ns = max(self._promised_ns, now_ns + excess_ns) + 1 / (RETRY_SHARE * self.capacity)
+        promised_ns = max(self._promised_ns, now_ns + excess_ns) + units / (RETRY_SHARE * self.capacity)
         self._promised_ns = min(promised_ns, now_ns + MAX_RETRY_NS)
         return int((self._promised_ns - now_ns) * (0.75 + 0.5 * self._random()) / 1_000)

@@ -11,7 +11,7 @@ from ._intake import Intake
 from ._lane import Lane
 from ._occupancy import Occupancy
 from ._policies import policy_of
-from ._scheduler import Cut, Scheduler
+from ._scheduler import Scheduler
 from ._session import ReplySink, Session
 from ._stage import Link
 from ._text import TextLane, text_region_nbytes

@@ -9,7 +9,7 @@ from trioserve_protocol import CutReason
 
 if TYPE_CHECKING:
     from ._lane import Lane
-    from ._scheduler import Cut
+    from ._occupancy import Cut
 
 Range = tuple[int, int]
 

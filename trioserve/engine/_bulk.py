@@ -80,8 +80,8 @@ def lease_many(
     timeout_ns = request.timeout_us * 1000 or lane.default_deadline_ns
     deadline_ns = now_ns + timeout_ns
     asked = min(total, most)
-    if asked and not lane.door.is_calm(asked, timeout_ns, request.flags):
-        eta_ns = lane.eta_ns(request)
+    eta_ns = lane.eta_ns(request)
+    if asked and not lane.door.is_calm(asked, timeout_ns, request.flags, eta_ns):
         asked, code = lane.door.reserve(account, request.flags, (asked, 1), timeout_ns, now_ns, eta_ns)
     admitted = lane.gate.admit_run(asked, body_nbytes)
     lane.frame_serial = (lane.frame_serial + 1) & 0xFFFF_FFFF

@@ -10,6 +10,7 @@ a batch comes back, whoever is of its class and has no more time misses it too.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from trioserve.admission import Classes, Tenants
@@ -91,17 +92,18 @@ class Door:
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
-    def is_calm(self, rows: int, timeout_ns: int, flags: int) -> bool:
+    def is_calm(self, rows: int, timeout_ns: int, flags: int, eta_ns: float = 0.0) -> bool:
         """Whether so many rows are admitted without further thought.
 
         Args:
             rows: of one frame or run.
             timeout_ns: the shortest time that a request of it has.
             flags: of the wire.
+            eta_ns: time until its payload is usually complete.
         """
         lane = self._lane
         return (
-            timeout_ns >= lane.calm_ns
+            timeout_ns - min(eta_ns, MAX_ETA_SHARE * timeout_ns) >= lane.calm_ns
             and lane.gate.rows.taken + rows <= lane.calm_rows
             and not flags & CLASS_MASK
         )
@@ -138,10 +140,7 @@ class Door:
         self._offered += count
         self.tell()
         scheduler.reserved = lane.gate.rows.taken * scheduler.units_per_row
-        if tenants.due_ns <= now_ns:
-            tenants.settle(now_ns)
-        if classes.due_ns <= now_ns:
-            classes.settle(now_ns)
+        self._settle_shares(now_ns)
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
         admitted, code = scheduler.admit(
@@ -154,6 +153,7 @@ class Door:
             overtaking=classes.overtaking[klass],
             over_share=classes.yields[klass] or (account is not None and account.is_over),
             others_ns=self._others_ns(key_ns) if self.neighbours else 0.0,
+            spare_ns=min([other.door.spare_ns(key_ns, now_ns) for other in self.neighbours], default=inf),
         )
         each_ns = units_each * scheduler.unit_ns
         busy_ns = admitted * each_ns
@@ -169,6 +169,14 @@ class Door:
         if scheduler.is_tense(now_ns):
             self.alarm()
         return admitted, code
+
+    def _settle_shares(self, now_ns: int) -> None:
+        """Looks at the shares of tenants and classes where that is due."""
+        if self.tenants.due_ns <= now_ns:
+            self.tenants.settle(now_ns)
+        if self.classes.due_ns <= now_ns:
+            beside = sum([other.door.classes.load(now_ns) for other in self.neighbours])
+            self.classes.settle(now_ns, beside)
 
     def reopen(self) -> None:
         """A batch has come back: who was shed before says nothing of who comes now."""
@@ -188,7 +196,7 @@ class Door:
         self._again_rows += count * rows_each
         self._again_ns = timeout_ns
         scheduler = self._lane.scheduler
-        scheduler.shed_ns = now_ns
+        scheduler.shed_ns, scheduler.shed_units = now_ns, rows_each * scheduler.units_per_row
         self.classes.offered_ns[klass] += count * rows_each * scheduler.row_ns + SEEN_NS
         if account is not None:
             self.tenants.count(account, SEEN_NS)
@@ -198,8 +206,15 @@ class Door:
     def _others_ns(self, key_ns: int) -> float:
         """Executor time of what is queued for other models and comes first."""
         return sum(
-            [lane.queue.ahead(key_ns) * lane.scheduler.row_ns for lane in self.neighbours if lane.queue.rows]
+            [lane.scheduler.ahead_ns(lane.queue.ahead(key_ns)) for lane in self.neighbours if lane.queue.rows]
         )
+
+    def spare_ns(self, key_ns: int, now_ns: int) -> float:
+        """By how much other models may put off what is queued here and comes after a key; infinite if nothing is."""
+        queue = self._lane.queue
+        if not queue.rows:
+            return inf
+        return self._lane.scheduler.spare_ns(key_ns, self._others_ns(max(key_ns, queue.head_key_ns)), now_ns)
 
     def alarm(self) -> None:
         """From now on every request of these models is looked at."""
@@ -208,7 +223,10 @@ class Door:
             lane.calm_rows = 0
 
     def tell(self) -> None:
-        """Tells the scheduler what was received since it was told last, and what is on its way."""
+        """Tells the scheduler what was received since it was told last, and what is on its way.
+
+        What the rule was not asked about is of the default class.
+        """
         lane = self._lane
         if self._again_rows:
             lane.scheduler.shed_again(self._again_rows * lane.scheduler.units_per_row, self._again_ns)
@@ -217,6 +235,8 @@ class Door:
         if received > self._offered:
             units = (received - self._offered) * lane.scheduler.units_per_row
             lane.scheduler.offered.count(units, lane.default_deadline_ns)
+            self.classes.offered_ns[0] += units * lane.scheduler.unit_ns
+            self.classes.pending_ns[0] += units * lane.scheduler.unit_ns
             self._offered = received
         lane.scheduler.announced = lane.announced_rows * lane.scheduler.units_per_row
 
@@ -228,7 +248,12 @@ class Door:
         if not scheduler.service.known:
             lane.calm_rows, lane.calm_ns = NEVER_NS, 0
             return
-        if scheduler.is_tense(now_ns) or any(lane.scheduler.is_tense(now_ns) for lane in self.neighbours):
+        is_away = scheduler.occupancy.is_away
+        if (
+            is_away
+            or scheduler.is_tense(now_ns)
+            or any(lane.scheduler.is_tense(now_ns) for lane in self.neighbours)
+        ):
             lane.calm_rows = 0
             return
         share_ns = CALM_SHARE * scheduler.sla_ns

@@ -154,7 +154,7 @@ class Engine:
             for slot in found.tolist():
                 self.terminal.fail(lane, slot, ErrorCode.CANCELLED_BY_CLIENT)
 
-    def retry_after_us(self, lane: Lane, code: ErrorCode, now_ns: int = 0) -> int:
+    def retry_after_us(self, lane: Lane, code: ErrorCode, now_ns: int = 0, requests: int = 1) -> int:
         """When a client that is refused now should come back, microseconds.
 
         One that is shed is told when there will be room, each another moment; the others, when what is queued for the
@@ -164,11 +164,12 @@ class Engine:
             lane: the model.
             code: why it is refused.
             now_ns: the time, if it is known.
+            requests: how many are told the same moment.
         """
         if code is ErrorCode.SHED and lane.service.known:
-            retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns())
+            retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns(), requests)
         else:
-            retry_us = int(lane.backlog_ns() / 1000)
+            retry_us = int(_backlog_ns(lane) / 1000)
         return MIN_RETRY_US if retry_us < MIN_RETRY_US else min(retry_us, MAX_RETRY_US)
 
     def clamped_us(self, retry_us: int) -> int:
@@ -253,3 +254,10 @@ class Engine:
 
 def _quota(config: QuotaConfig) -> Quota:
     return Quota(config.requests_per_s, config.burst or max(1, int(config.requests_per_s)))
+
+
+def _backlog_ns(lane: Lane) -> float:
+    """How long what is queued or announced will run, and one full batch more."""
+    scheduler = lane.scheduler
+    batches = 1 + (lane.queue.rows + lane.announced_rows) // scheduler.full_rows
+    return batches * scheduler.full_rows * scheduler.row_ns

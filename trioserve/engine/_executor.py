@@ -9,7 +9,7 @@ import numpy as np
 from trioserve.batching import Dispatch
 from trioserve.execution import StageBatch
 from trioserve.request import NEVER_NS
-from trioserve_protocol import ErrorCode
+from trioserve_protocol import CutReason, ErrorCode
 
 from ._abandon import abandon_dead, give_back
 from ._batch import Batch
@@ -34,6 +34,7 @@ class Executor(Stage[Lane, Batch]):
     def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
         super().__init__(lanes, terminal)
         self.occupancy: Final = Occupancy()
+        self.occupancy.lost(lanes[0].clock.now_ns())
         self._back_ns = 0
         """When a batch came back last."""
         for lane in lanes:
@@ -48,10 +49,26 @@ class Executor(Stage[Lane, Batch]):
     def attach(self, link: Link) -> None:
         """A worker has become ready: its models are open."""
         super().attach(link)
-        self.occupancy.free_ns[0] = 0
+        now_ns = self.lanes[0].clock.now_ns()
+        self.occupancy.back(now_ns)
+        self._open_doors(now_ns)
         for lane in self.lanes:
             if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
                 lane.closed_code = ErrorCode.OK
+
+    def lose(self, reason: str, unsent: Batch | None = None) -> None:
+        """See `Stage.lose`; until there is another worker, only those are admitted who have time for that."""
+        if self.link is not None:
+            now_ns = self.lanes[0].clock.now_ns()
+            self.occupancy.lost(now_ns)
+            self._open_doors(now_ns)
+        super().lose(reason, unsent)
+
+    def _open_doors(self, now_ns: int) -> None:
+        """Who was refused before says nothing of who comes now, and what is calm is another thing."""
+        for door in [lane.door for lane in self.lanes]:
+            door.reopen()
+            door.settle(now_ns)
 
     @property
     def is_full(self) -> bool:
@@ -73,29 +90,41 @@ class Executor(Stage[Lane, Batch]):
                 return
             lane, decision = chosen
             if decision.drop:
-                self._drop(lane, decision.drop)
+                self._drop(lane, decision.drop, now_ns)
             if decision.rows and lane.queue.rows:
                 self._cut(link, lane, decision, now_ns)
 
     def _most_urgent(self, now_ns: int) -> tuple[Lane, Dispatch] | None:
-        """Of the models that a batch should be cut of now, the one whose head has the earliest key."""
+        """Of the models that a batch should be cut of now, the one whose head has the earliest key.
+
+        A model that waits for more rows lets a batch of another go first if it has time for that; else its wait ends.
+        """
         chosen: tuple[Lane, Dispatch] | None = None
+        waiting: list[Lane] = []
         for lane in self.lanes:
             if not lane.queue.rows:
                 continue
             decision = lane.decide(now_ns)
             if not isinstance(decision, Dispatch):
                 lane.wake_ns = decision.at_ns
+                waiting.append(lane)
             elif chosen is None or _urgency(lane) < _urgency(chosen[0]):
                 chosen = lane, decision
+        if chosen is not None and chosen[1].rows:
+            pressed = [lane for lane in waiting if _has_no_time(lane, *chosen, now_ns)]
+            if pressed:
+                lane = min(pressed, key=_urgency)
+                rows = min(lane.queue.outlook(lane.max_rows)[0], lane.scheduler.full_rows)
+                return lane, Dispatch(rows, CutReason.SLACK)
         return chosen
 
-    def _drop(self, lane: Lane, rows: int) -> None:
+    def _drop(self, lane: Lane, rows: int, now_ns: int) -> None:
         """Answers those at the head of a queue who could only be answered too late."""
         for first, count in lane.queue.peek(rows, lane.slots.row_counts):
             for slot in lane.slots.live_in(first, count).tolist():
+                if lane.was_promised(slot):
+                    lane.scheduler.dropped(1, now_ns)
                 self._terminal.fail(lane, slot, ErrorCode.DEADLINE_IN_QUEUE)
-                lane.scheduler.dropped(1)
 
     def _cut(self, link: Link, lane: Lane, decision: Dispatch, now_ns: int) -> None:
         queue, scheduler = lane.queue, lane.scheduler
@@ -150,7 +179,8 @@ class Executor(Stage[Lane, Batch]):
         if cut.near or now_ns >= work.head_ns or scheduler.is_tense(now_ns):
             column = lane.slots.deadlines_ns
             for first, count in work.ranges:
-                deadlines_ns += column[first : first + count].tolist()
+                if lane.was_promised(first):
+                    deadlines_ns += column[first : first + count].tolist()
         run_ns = result.finished_ns - result.started_ns
         # What it took besides, as the server sees it: hops and its own turn. The next one has to wait for that, too.
         way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
@@ -172,3 +202,12 @@ def _urgency(lane: Lane) -> tuple[int, int]:
     """What the models of an executor are ordered by."""
     queue = lane.queue
     return queue.head_key_ns, lane.slots.ready_ns[queue.head]
+
+
+def _has_no_time(lane: Lane, other: Lane, decision: Dispatch, now_ns: int) -> bool:
+    """Whether a model that waits for more rows is more urgent than another, and its head cannot wait that one out."""
+    if _urgency(other) < _urgency(lane):
+        return False
+    scheduler = lane.scheduler
+    run_ns = other.scheduler.ahead_ns(decision.rows)
+    return scheduler.head_ns - now_ns < run_ns + 2 * scheduler.rule.full_ns

@@ -269,8 +269,8 @@ class Lane:
         code = self.refusal(session, 1, body_nbytes, rows)
         if not session.inflight and self.returns.active:
             self.returns.arrived(session.index, now_ns)
-        if not code and not self.door.is_calm(rows, timeout_ns, request.flags):
-            eta_ns = self.eta_ns(request)
+        eta_ns = self.eta_ns(request)
+        if not code and not self.door.is_calm(rows, timeout_ns, request.flags, eta_ns):
             code = self.door.reserve(account, request.flags, (1, rows), timeout_ns, now_ns, eta_ns)[1]
         if code:
             return FULL, code
@@ -364,15 +364,17 @@ class Lane:
         took_ns = now_ns - self.under_way.pop(source)
         self.mean_way_ns += MEAN_GAIN * (took_ns - self.mean_way_ns) if self.mean_way_ns else took_ns
 
-    def backlog_ns(self) -> float:
-        """How long what is queued or announced will run, and one full batch more."""
-        scheduler = self.scheduler
-        batches = 1 + (self.queue.rows + self.announced_rows) // scheduler.full_rows
-        return batches * scheduler.full_rows * scheduler.row_ns
-
     def is_running(self, first: int) -> bool:
         """Whether a request is with the worker that executes it."""
         return self.slots.is_held_by_batch(first) and first not in self.arrivals
+
+    def waits_to_run(self, first: int) -> bool:
+        """Whether a live request is in the queue, and lacks nothing but an executor."""
+        return not self.slots.is_held_by_batch(first)
+
+    def was_promised(self, first: int) -> bool:
+        """Whether there has been a worker all the time that a request has been ready to run."""
+        return self.slots.ready_ns[first] >= self.scheduler.occupancy.since_ns
 
     def after_cut(self, ranges: list[tuple[int, int]]) -> None:
         """Lets the rows that arrive from now on lie in one place, so that they can be a batch without gathering.

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trioserve.request import NEVER_NS
 
 if TYPE_CHECKING:
     from trioserve.batching import ServiceModel
 
 LONG_AGO_NS: Final = -(2**62)
+LEAST_RESTART_NS: Final = 100_000_000
+"""No worker is there again sooner."""
+
+
+class Cut(NamedTuple):
+    """What the scheduler wants to be told again when a batch has come back."""
+
+    executor: int
+    units: float
+    predicted_ns: int
+    near: bool
+    """Whether its head had little time to spare."""
 
 
 class Occupancy:
@@ -17,17 +31,47 @@ class Occupancy:
         executors: how many there are.
     """
 
-    __slots__ = ("free_ns", "in_flight", "last_start_ns")
+    __slots__ = ("_back_ns", "_lost_ns", "free_ns", "in_flight", "last_start_ns", "since_ns")
 
     def __init__(self, executors: int = 1) -> None:
         self.free_ns = [0] * executors
         self.in_flight = [0] * executors
         self.last_start_ns = LONG_AGO_NS
+        self.since_ns = LONG_AGO_NS
+        """Since when they have been there; `NEVER_NS` while they are not. Who waited before had to."""
+        self._lost_ns = 0
+        self._back_ns = LEAST_RESTART_NS
+        """How long it took the last time until they were there."""
 
     @property
     def idle(self) -> bool:
         """Whether an executor has nothing to do."""
-        return 0 in self.in_flight
+        return 0 in self.in_flight and not self.is_away
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no worker."""
+        return self.since_ns == NEVER_NS
+
+    def lost(self, now_ns: int) -> None:
+        """The worker is gone, or has not come yet."""
+        self.since_ns, self._lost_ns = NEVER_NS, now_ns
+        self.look(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Expects a worker that is not there when the last one was; an overdue one after twice that, and so on."""
+        if not self.is_away:
+            return
+        after_ns = self._back_ns
+        while self._lost_ns + after_ns <= now_ns:
+            after_ns *= 2
+        self.free_ns = [self._lost_ns + after_ns] * len(self.free_ns)
+
+    def back(self, now_ns: int) -> None:
+        """There is a worker, which has nothing to do."""
+        self._back_ns = max(LEAST_RESTART_NS, now_ns - self._lost_ns)
+        self.since_ns = now_ns
+        self.free_ns = [0] * len(self.free_ns)
 
     def started(self, executor: int, run_ns: float, now_ns: int) -> int:
         """An executor has been given a batch.

@@ -93,7 +93,7 @@ class Refusals:
         """
         rid, count = rids
         lane.stats.count_refusal(code, count)
-        retry_us = self._retry_us(lane, account, code)
+        retry_us = self._retry_us(lane, account, code, count)
         session.sink.write_soon(error_frame(rid, code, message, count=count, retry_after_us=retry_us))
 
     def shed(self, session: Session, lane: Lane, rid: int, now_ns: int) -> None:
@@ -129,10 +129,10 @@ class Refusals:
             retries_us = self._retry_us(lane, account, code)
         session.sink.write_soon(error_columns(rids, code, retries_us).tobytes())
 
-    def _retry_us(self, lane: Lane, account: Account, code: ErrorCode) -> int | None:
+    def _retry_us(self, lane: Lane, account: Account, code: ErrorCode, count: int = 1) -> int | None:
         if code is ErrorCode.QUOTA_EXCEEDED:
             return self._engine.clamped_us(account.wait_us)
-        return self._engine.retry_after_us(lane, code) if code.retryable else None
+        return self._engine.retry_after_us(lane, code, requests=count) if code.retryable else None
 
     def explain(
         self,

@@ -7,7 +7,8 @@ both need: what is reserved, when the executors are expected to be free, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, cast
+from math import inf
+from typing import Final, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
@@ -27,11 +28,8 @@ from trioserve.batching import (
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
-from ._occupancy import LONG_AGO_NS, Occupancy, ServiceByRows
+from ._occupancy import LONG_AGO_NS, Cut, Occupancy, ServiceByRows
 from ._waiting import Columns, Queue
-
-MOST_OVERTAKING: Final = 0.995
-"""Part of the capacity, at most, that those who come later and go first are believed to take."""
 
 RATE_MEMORY_NS: Final = 10_000_000
 REFRESH_NS: Final = 1_000_000
@@ -39,16 +37,6 @@ REFRESH_NS: Final = 1_000_000
 
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
-
-
-class Cut(NamedTuple):
-    """What the scheduler wants to be told again when a batch has come back."""
-
-    executor: int
-    units: float
-    predicted_ns: int
-    near: bool
-    """Whether its head had little time to spare."""
 
 
 class Scheduler:
@@ -111,8 +99,8 @@ class Scheduler:
         """The earliest deadline among the rows of the batch that was decided on last."""
         self.shed_ns = LONG_AGO_NS
         self.last_completion_ns = 0
-        self.excess_ns = 0.0
-        """By how much the request that was shed last would have been late."""
+        self.excess_ns, self.shed_units = 0.0, 1.0
+        """Of the request that was shed last: by how much it would have been late, and its units."""
         self._dropped = 0
         self._tense_ns = LONG_AGO_NS
         self.learnt_ns = LONG_AGO_NS
@@ -149,6 +137,7 @@ class Scheduler:
         eta_ns: int = 0,
         over_share: bool = False,
         others_ns: float = 0.0,
+        spare_ns: float = inf,
         overtaking: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
@@ -162,6 +151,7 @@ class Scheduler:
             eta_ns: time until the payload is complete; 0 if it is.
             over_share: whether their tenant takes more than its share while others are active.
             others_ns: what is queued for other models of the executor and comes first.
+            spare_ns: by how much what is queued for them and comes later may be put off.
             overtaking: part of the capacity that better classes ask for.
 
         Returns:
@@ -171,8 +161,8 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
-        is_plain = not (eta_ns or over_share or others_ns)
-        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns):
+        is_plain = not (over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
+        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns + eta_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
@@ -182,24 +172,19 @@ class Scheduler:
         ready_ns = eta_ns + (0 if self.upstream_ns is None else self.upstream_ns(key_ns))
         situation = self._situation(key_ns, distance_ns, ready_ns, now_ns, over_share=over_share)
         if overtaking:
-            wait_ns = max(0, situation.free_ns[0] - now_ns)
-            situation = situation._replace(
-                rho=min(MOST_OVERTAKING, situation.rho + overtaking),
-                overtaken=float(int(overtaking * self.rule.capacity * wait_ns)),
-            )
-        if others_ns:
-            free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in situation.free_ns]
-            situation = situation._replace(free_ns=free_ns, idle=False)
+            situation = situation.beside(overtaking, self.rule.capacity, now_ns)
+        if others_ns or spare_ns < inf:
+            situation = situation.behind(others_ns, now_ns)._replace(spare_ns=spare_ns)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
-        self._tense_ns = now_ns
+        if verdict.is_near:
+            self._tense_ns = now_ns
         admitted = verdict.admitted
         self.reserved += admitted * units_each
         if admitted == count:
             return count, ErrorCode.OK
         if distance_ns < eta_ns + self.service.mean_ns(units_each):
             return admitted, ErrorCode.DEADLINE_INFEASIBLE
-        self.shed_ns = now_ns
-        self.excess_ns = verdict.excess_ns
+        self.shed_ns, self.excess_ns, self.shed_units = now_ns, verdict.excess_ns, units_each
         return admitted, ErrorCode.SHED
 
     def shed_again(self, units: float, distance_ns: int) -> None:
@@ -214,6 +199,7 @@ class Scheduler:
         ahead = queue.ahead(key_ns)
         rate, shorter = self.offered.rates(distance_ns, now_ns)
         occupancy = self.occupancy
+        occupancy.look(now_ns)
         free_ns = occupancy.free_ns
         return Situation(
             ahead * scale + self.announced,
@@ -227,16 +213,35 @@ class Scheduler:
             0.0,
             over_share,
             None if ahead == queue.rows else lambda: queue.deadlines_after(key_ns),
+            scale,
         )
 
-    def retry_after_us(self, now_ns: int) -> int:
-        """When the request that was shed last should come again, microseconds from now."""
-        return self.rule.retry_after_us(self.excess_ns, now_ns)
+    def spare_ns(self, key_ns: int, others_ns: float, now_ns: int) -> float:
+        """By how much what is queued and comes after a key may be put off by other models; infinite if nothing is.
+
+        Args:
+            key_ns: a place in the service order.
+            others_ns: what is queued for other models and comes first.
+            now_ns: the time of the event.
+        """
+        if self.queue.ahead(key_ns) == self.queue.rows:
+            return inf
+        situation = self._situation(key_ns, key_ns - now_ns, 0, now_ns, over_share=False)
+        return self.rule.spare_ns(now_ns, situation.behind(others_ns, now_ns))
+
+    def retry_after_us(self, now_ns: int, requests: int = 1) -> int:
+        """When the request that was shed last should come again, or many like it together, microseconds from now."""
+        return self.rule.retry_after_us(self.excess_ns, now_ns, requests * self.shed_units)
 
     @property
     def row_ns(self) -> float:
         """Executor time of one row in a full batch."""
         return self.unit_ns * self.units_per_row
+
+    def ahead_ns(self, rows: int) -> float:
+        """How long the batches run that the first so many rows of the queue are in."""
+        scale = self.units_per_row
+        return self.rule.run_ns(rows * scale, self.queue.rows * scale)
 
     def release(self, units: float) -> None:
         """What was reserved has ended, in whatever way."""
@@ -247,7 +252,7 @@ class Scheduler:
     def view(self, executor: int, now_ns: int) -> QueueView:
         """What the policy may know; the queue must not be empty."""
         queue, occupancy = self.queue, self.occupancy
-        max_rows, full_rows = self.max_rows, self.full_rows
+        max_rows, full_rows, scale = self.max_rows, self.full_rows, self.units_per_row
         rows, is_full = queue.outlook(max_rows)
         queued_rows = queue.rows if is_full else rows
         if is_full and rows < full_rows:  # by its tokens
@@ -260,17 +265,17 @@ class Scheduler:
             max_rows,
             queue.oldest_ready_ns(first_rows, self.columns.ready_ns),
             self._head_of(first_rows),
-            int(self.announced),
+            int(self.announced / scale + 0.5),
             NEVER_NS,
             self.last_completion_ns,
             occupancy.free_ns[executor] if occupancy.in_flight[executor] else 0,
             self._fixed_ns,
             self._per_row_ns,
-            self.service if self.units_per_row == 1.0 else self._by_rows,
+            self.service if scale == 1.0 else self._by_rows,
             full_rows,
             queue.deadlines,
             self._etas,
-            self.offered.rates(0, now_ns)[0],
+            self.offered.rates(0, now_ns)[0] / scale,
             self.shed_ns,
             self.sla_ns,
             self.margins.kg,
@@ -382,9 +387,10 @@ class Scheduler:
         self.refresh()
 
     def is_tense(self, now_ns: int) -> bool:
-        """Whether an admission needed the full rule within the last default deadline."""
+        """Whether within the last default deadline one was refused, or admitted with a risk."""
         return now_ns - self._tense_ns < self.sla_ns
 
-    def dropped(self, requests: int) -> None:
-        """Admitted requests have ended by their deadline without having been executed."""
-        self._dropped += requests
+    def dropped(self, requests: int, now_ns: int) -> None:
+        """Ready requests have missed their deadline without having been executed: promises broken if any were risky."""
+        if self.is_tense(now_ns):
+            self._dropped += requests

@@ -119,10 +119,8 @@ class Terminal:
         for slot in live[due].tolist():
             running = lane.is_running(slot)
             code = ErrorCode.DEADLINE_AFTER_EXECUTION if running else ErrorCode.DEADLINE_IN_QUEUE
-            if (
-                not running and slot not in lane.arrivals
-            ):  # a body that does not come is nobody's broken promise
-                lane.scheduler.dropped(1)
+            if lane.waits_to_run(slot) and lane.was_promised(slot):
+                lane.scheduler.dropped(1, now_ns)
             self.fail(lane, slot, code)
         later = deadlines_ns[~due]
         lane.next_deadline_ns = int(later.min()) if len(later) else NEVER_NS

@@ -241,6 +241,10 @@ class TextLane(Lane):
         """See `Lane.is_running`; the tokenizer executes nothing."""
         return super().is_running(first) and bool(self.slots.tokenized_ns[first])
 
+    def waits_to_run(self, first: int) -> bool:
+        """See `Lane.waits_to_run`; the request may not have been tokenized yet."""
+        return super().waits_to_run(first) and first not in self.untokenized
+
     def eta_ns(self, request: Infer | InferMany | InferBegin) -> float:
         """See `Lane.eta_ns`; every text passes the tokenizer."""
         del request

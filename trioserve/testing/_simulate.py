@@ -267,7 +267,7 @@ class _World:
         for request in requests:
             self._state[request] = DROPPED
             self._scheduler.reserved -= 1
-            self._scheduler.dropped(1)
+            self._scheduler.dropped(1, now_ns)
             if self._client[request] >= 0:
                 self._come_again(self._client[request], 0, -1, now_ns)
 
