@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trioserve.admission import Rule, Situation, Verdict
@@ -193,8 +194,8 @@ def test_a_run_is_admitted_as_its_requests_would_be(
 def behind(*deadlines_ms: float, **changes: Any) -> Situation:
     deadlines_ns = [NOW + int(after * MS) for after in deadlines_ms]
     ahead = changes.get("ahead", 0)
-    changes = {"waiting": ahead + len(deadlines_ns), "deadlines_ns": lambda: deadlines_ns} | changes
-    return situation(**changes)
+    every = {"deadlines_ns": lambda first, step: deadlines_ns[first::step]}
+    return situation(**{"waiting": ahead + len(deadlines_ns)} | every | changes)
 
 
 def test_nobody_is_pushed_behind_its_deadline() -> None:
@@ -230,6 +231,45 @@ def test_who_is_lost_already_needs_no_protection() -> None:
 def test_the_payload_of_the_new_one_does_not_delay_those_behind() -> None:
     late = behind(20, ahead=9, eta_ns=15 * MS)
     assert rule().admit(1, 1, NOW + 40 * MS, NOW, late).admitted == 1
+
+
+class Naive(Rule):
+    """Looks at every place, and computes everything each time."""
+
+    def _displaced(self, deadlines_ns: Any, units: float, now_ns: int, situation: Situation) -> float:
+        full, pushed, ahead = self.full_units, int(units + 0.5), int(situation.ahead)
+        behind = deadlines_ns(0, 1)
+        plain = situation._replace(eta_ns=0)
+        for place in range(-(-(ahead + pushed) // full) * full, ahead + len(behind) + pushed, full):
+            over_ns = self._finish(place, now_ns, plain) - behind[place - pushed - ahead]
+            if 0 < over_ns <= 2 * self.full_ns:
+                return over_ns
+        return 0.0
+
+
+@given(
+    st.lists(st.integers(1, 400), max_size=150),
+    st.integers(0, 30),
+    st.integers(1, 40),
+    st.integers(1, 4),
+    st.tuples(st.booleans(), st.floats(0, 5e-6), st.floats(0, 0.5)),
+)
+@settings(deadline=None)
+def test_what_is_passed_over_would_have_been_in_time(
+    after_ms: list[int], ahead: int, count: int, executors: int, load: tuple[bool, float, float]
+) -> None:
+    """Whole stretches are compared at once; the answer, and what is near from then on, is that of one by one."""
+    by_key, rate, rho = load
+    waiting = sorted(after_ms) if by_key else after_ms
+    free_ns = [NOW + S10 + 2 * MS * number for number in range(executors)]
+    case = behind(*waiting, ahead=ahead, rate=rate, rho=rho, free_ns=free_ns, eta_ns=3 * MS)
+    quick, naive = (
+        kind(Line(), executors=executors, max_units=10, sla_ns=500 * MS, random=lambda: 0.5)
+        for kind in (Rule, Naive)
+    )
+    far = NOW + 400 * MS
+    assert quick.admit(count, 1, far, NOW, case) == naive.admit(count, 1, far, NOW, case)
+    assert quick.near_ns == naive.near_ns
 
 
 # ---------------------------------------------------------------- other models
@@ -317,6 +357,24 @@ def test_each_refusal_comes_again_later() -> None:
     after = [subject.retry_after_us(6 * MS, NOW) for _ in range(3)]
     assert after == pytest.approx([7_666, 9_333, 11_000], abs=1)
     assert subject.retry_after_us(0, NOW + 100 * MS) == pytest.approx(1_666, abs=1)
+
+
+@given(st.integers(1, 700), st.floats(0, 2e9), st.floats(0, 3e9))
+def test_many_refusals_are_told_what_each_would_be(count: int, excess_ns: float, promised_ns: float) -> None:
+    one, many = rule(), rule()
+    for subject in (one, many):
+        subject.retry_after_us(promised_ns, NOW)
+    singly = [one.retry_after_us(excess_ns, NOW + MS) for _ in range(count)]
+    at_once = many.retries_after_us(excess_ns, NOW + MS, np.full(count, 0.5))
+    assert at_once.tolist() == pytest.approx(singly, abs=1.01)  # which are cut off to whole ones
+    assert many.retry_after_us(0, NOW + MS) == pytest.approx(one.retry_after_us(0, NOW + MS), abs=1.01)
+
+
+def test_many_refusals_are_scattered() -> None:
+    plain = rule().retries_after_us(MS, NOW, np.full(3, 0.5))
+    scattered = rule().retries_after_us(MS, NOW, np.array([0.0, 0.5, 1.0]))
+    assert (scattered / plain).tolist() == pytest.approx([0.75, 1.0, 1.25])
+    assert rule().retries_after_us(MS, NOW, np.full(2, 0.5), 3.0)[0] == pytest.approx(1_000 + 5_000)
 
 
 def test_the_moment_to_come_again_is_at_most_a_second_away_and_scattered() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trioserve.batching import Adaptive, Dispatch, QueueView, ServiceModel, WaitUntil
-from trioserve.batching._adaptive import BLIND_ROWS, PROMPT_NS, SHORTEST_WAIT_NS
+from trioserve.batching._adaptive import BLIND_ROWS, PROMPT_NS, SHORTEST_WAIT_NS, _fit
 from trioserve.batching._policy import TIMER_LATENESS_NS, NoService, no_deadlines
 from trioserve_protocol import CutReason
 
@@ -301,6 +301,34 @@ def test_a_head_that_can_be_answered_is_late_by_no_choice_of_ours(deadlines_ns: 
     if isinstance(decision, Dispatch) and decision.rows:
         head_ns = deadlines_ns[decision.drop]
         assert head_ns >= NOW + SERVICE.mean_ns(decision.rows) - 1 or decision.rows == 1
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=80),
+    st.integers(1, 8),
+    st.floats(0, 2),
+    st.booleans(),
+)
+def test_of_a_long_queue_few_deadlines_are_asked_for(
+    tenths_ms: list[int],
+    full: int,
+    kg: float,
+    by_deadline: bool,  # noqa: FBT001 - drawn
+) -> None:
+    """Two batches of them, unless many heads are lost; and what is decided is what all of them would have led to."""
+    waiting = [NOW + tenth * 100 * US for tenth in (sorted(tenths_ms) if by_deadline else tenths_ms)]
+    asked: list[int] = []
+
+    def deadlines_ns(rows: int) -> list[int]:
+        asked.append(rows)
+        return waiting[:rows]
+
+    case = view(waiting, kg=kg)
+    dropped, rows = _fit(case._replace(deadlines_ns=deadlines_ns), full, NOW)
+    assert (dropped, rows) == _fit(case._replace(deadlines_ns=lambda rows: waiting), full, NOW)
+    assert asked[0] == min(2 * full, len(waiting))
+    assert asked[-1] <= 2 * max(full, dropped + full)
+    assert len(asked) <= 1 + max(0, dropped)
 
 
 def test_a_policy_has_a_window_of_two_milliseconds_by_default() -> None:

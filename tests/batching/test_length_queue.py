@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trioserve.batching import LengthQueue
+from trioserve.batching import LengthQueue, _sums
+from trioserve.batching._sums import GROUP
 
 BLOCK = 8
 SLOTS = 64
@@ -130,8 +133,15 @@ steps = st.lists(
 )
 
 
-@given(steps)
-def test_a_length_queue_is_a_sorted_list_for_each_bucket(program: list[tuple[str, int, int, int]]) -> None:
+@given(steps, st.sampled_from([1, 2, GROUP]))
+def test_a_length_queue_is_a_sorted_list_for_each_bucket(
+    program: list[tuple[str, int, int, int]], group: int
+) -> None:
+    with patch.object(_sums, "GROUP", group):
+        play(program)
+
+
+def play(program: list[tuple[str, int, int, int]]) -> None:
     lengths = np.zeros(SLOTS, np.uint32)
     queue = LengthQueue((16, 32, 64), lengths, block_rows=BLOCK, max_tokens=0, padded=True)
     model: list[list[Request]] = [[], [], []]
@@ -173,7 +183,9 @@ def check_order(queue: LengthQueue, model: list[list[Request]], deadlines_ns: di
     for key_ns in (0, waiting[len(waiting) // 2][0], 200):
         behind = [request for request in waiting if request[0] > key_ns]
         assert queue.ahead(key_ns) == len(waiting) - len(behind)
-        assert queue.deadlines_after(key_ns) == [deadlines_ns[slot] for _, _, slot in behind]
+        by_key = [deadlines_ns[slot] for _, _, slot in waiting]
+        for position, step in ((0, 1), (len(waiting) - len(behind), 1), (1, 3)):
+            assert queue.every(position, step) == by_key[position::step]
 
 
 def test_looking_takes_nothing() -> None:

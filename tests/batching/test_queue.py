@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trioserve.batching import RowQueue
+from trioserve.batching import RowQueue, _sums
 from trioserve.batching._queue import MAX_RANGES
+from trioserve.batching._sums import GROUP
 
 BLOCK = 8
 SLOTS = 64
@@ -210,13 +212,19 @@ steps = st.lists(
 )
 
 
-@given(steps, st.booleans(), st.sampled_from([1, 8]))
+@given(steps, st.booleans(), st.sampled_from([1, 8]), st.sampled_from([1, 2, GROUP]))
 @settings(deadline=None)
 def test_a_row_queue_is_a_sorted_list_of_requests(
     program: list[tuple[str, int, int, int]],
     in_order: bool,  # noqa: FBT001 - drawn
     grain_ns: int,
+    group: int,
 ) -> None:
+    with patch.object(_sums, "GROUP", group):
+        play(program, grain_ns, in_order=in_order)
+
+
+def play(program: list[tuple[str, int, int, int]], grain_ns: int, *, in_order: bool) -> None:
     deadline_ns = array("q", bytes(8 * 1024))
     queue, model = RowQueue(BLOCK, deadline_ns, grain_ns), list[Request]()
     counts = np.ones(1024, np.uint16)
@@ -268,7 +276,8 @@ def check_order(
     for key_ns in (0, model[len(model) // 2][0], model[-1][0], 10**6):
         ahead = sum(request[3] for request in model if request[0] <= key_ns)
         assert queue.ahead(key_ns) == ahead
-        assert list(queue.deadlines_after(key_ns)) == [deadline_ns[slot] for slot in slots[ahead:]]
+        for position, step in ((0, 1), (ahead, 1), (ahead + 1, 3), (5, 7)):
+            assert queue.every(position, step) == [deadline_ns[slot] for slot in slots[position::step]]
 
 
 def assert_joined(ranges: list[tuple[int, int]]) -> None:

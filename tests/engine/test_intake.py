@@ -262,8 +262,27 @@ def test_retry_after_grows_with_the_queue(world: World) -> None:
     lane.service = ServiceModel({})
     assert engine.retry_after_us(lane, draining) == 1_000
     assert engine.retry_after_us(lane, shed) == 1_000
+    assert engine.retries_after_us(lane, 2).tolist() == [1_000, 1_000]
     lane.service = ServiceModel({1: 10**15})
     assert engine.retry_after_us(lane, draining) == 60_000_000
+
+
+def test_refusals_of_a_run_read_the_clock_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 10 * MS})
+    readings: list[int] = []
+
+    def now_ns() -> int:
+        readings.append(world.clock.ns)
+        return world.clock.ns
+
+    monkeypatch.setattr(world.clock, "now_ns", now_ns)
+    singly = [world.engine.retry_after_us(lane, ErrorCode.SHED) for _ in range(3)]
+    assert len(readings) == 3
+    lane.scheduler.rule._promised_ns = 0.0
+    assert world.engine.retries_after_us(lane, 3).tolist() == pytest.approx(singly, abs=1)
+    assert len(readings) == 4
 
 
 def test_a_noreply_request_is_answered_without_a_body(world: World) -> None:

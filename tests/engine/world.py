@@ -87,6 +87,7 @@ class World:
         slab = Slab(PlainArena(layout.total_nbytes), layout)  # type: ignore[arg-type]
         lane = self.engine.add_model(config, signature, slab)
         lane.scheduler.rule._random = lambda: 0.5  # type: ignore[misc]  # the same replies every time
+        self.engine._scatter = lambda count: np.full(count, 0.5)  # type: ignore[misc,assignment]
         slab.poison(0, config.slots)
         lane.slots.on_block_free = slab.poison
 

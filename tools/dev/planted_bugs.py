@@ -236,8 +236,8 @@ BUGS = (
     Bug(
         "a request that is admitted may push another behind its deadline",
         "admission/_rule.py",
-        "            if 0 < over_ns <= hopeless_ns:\n                return over_ns\n",
-        "            if 0 < over_ns <= hopeless_ns:\n                return 0.0\n",
+        "            elif over_ns <= hopeless_ns:\n                return over_ns\n",
+        "            elif over_ns <= hopeless_ns:\n                return 0.0\n",
     ),
     Bug(
         "what will have come by then is not in the batch",

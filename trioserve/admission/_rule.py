@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from math import ceil, inf, sqrt
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 MEAN_GAIN: Final = 1 / 32
 """Of the service-time model: an error of its mean is an error of every batch until one's turn."""
 
@@ -81,8 +84,9 @@ class Situation(NamedTuple):
     """Units of better classes that are expected to come until an executor is free, and to be served first."""
     over_share: bool
     """Whether its tenant takes more than its share while others are active."""
-    deadlines_ns: Callable[[], Sequence[int]] | None
-    """Deadlines of the rows that will be served after it, in service order; None if all that wait are ahead."""
+    deadlines_ns: Callable[[int, int], Sequence[int]] | None
+    """Of the rows that will be served after it, in service order, the deadlines of every so manieth: from which number
+    on, and how many from one to the next. None if all that wait are ahead."""
     units_per_row: float = 1.0
     """Units of each of these rows."""
     spare_ns: float = inf
@@ -139,6 +143,8 @@ class Rule:
         self._promised_ns = 0.0
         """Until when the capacity for those who come again has been given away."""
         self._is_near = False
+        self._finishes: Final[dict[float, tuple[float, float]]] = {}
+        """When who is at a place behind the one that is asked about is finished, and what is near to that."""
         self.near_ns = 0.0
         """Time to spare below which the last request that was asked about was admitted with a risk."""
         self.refresh(service, max_units, FIRST_Z, max_units)
@@ -201,6 +207,7 @@ class Rule:
             now_ns: the time of the event.
             situation: everything else.
         """
+        self._finishes.clear()
         excess_ns = self._excess(0, units_each, deadline_ns, now_ns, situation)
         if excess_ns > 0:
             return Verdict(0, excess_ns, True)
@@ -236,7 +243,7 @@ class Rule:
                 return more_ns - situation.spare_ns
         if situation.deadlines_ns is None:
             return 0.0
-        return self._displaced(situation.deadlines_ns(), units, now_ns, situation)
+        return self._displaced(situation.deadlines_ns, units, now_ns, situation)
 
     def _finish(self, ahead: float, now_ns: int, situation: Situation) -> float:
         """When a unit behind `ahead` others is finished, all margins included."""
@@ -249,9 +256,11 @@ class Rule:
         base_ns = max(free_ns, now_ns + situation.eta_ns)
         wait_ns = base_ns + batches * self.full_ns - now_ns
         size = min(float(full), rest + 1 + int(situation.rate * wait_ns))
-        service = self.service
-        finish_ns = base_ns + batches * self.full_ns / (1 - situation.rho) + service.mean_ns(size)
-        deviation_ns = service.deviation_ns(size)
+        if size == full:
+            mean_ns, deviation_ns = self.full_ns, self.full_deviation_ns
+        else:
+            mean_ns, deviation_ns = self.service.mean_ns(size), self.service.deviation_ns(size)
+        finish_ns = base_ns + batches * self.full_ns / (1 - situation.rho) + mean_ns
         if situation.idle and not situation.waiting:
             z, busy = 1.0, 0
         else:
@@ -267,21 +276,47 @@ class Rule:
         return finish_ns + margin_ns
 
     def _displaced(
-        self, deadlines_ns: Sequence[int], units: float, now_ns: int, situation: Situation
+        self,
+        deadlines_ns: Callable[[int, int], Sequence[int]],
+        units: float,
+        now_ns: int,
+        situation: Situation,
     ) -> float:
-        """By how much one is late whom `units` more ahead of it push into a later batch; 0 if none is."""
+        """By how much one is late whom `units` more ahead of it push into a later batch; 0 if none is.
+
+        Whole stretches are in time whose earliest deadline is behind the finish of their last batches: such a stretch
+        is made twice as long while they are, and half as long until one is found that is not.
+        """
         full, pushed, each = self.full_units, int(units + 0.5), situation.units_per_row
         hopeless_ns = HOPELESS_BATCHES * self.full_ns
         ahead = int(situation.ahead)
-        total = ahead + int(len(deadlines_ns) * each + 0.5)
-        plain = situation._replace(eta_ns=0)
-        for place in range(-(-(ahead + pushed) // full) * full, total + pushed, full):
-            row = min(int((place - pushed - ahead) / each), len(deadlines_ns) - 1)
-            finish_ns = self._finish(place + each - 1, now_ns, plain)
-            over_ns = finish_ns - deadlines_ns[row]
-            if 0 < over_ns <= hopeless_ns:
+        plain = situation._replace(eta_ns=0) if situation.eta_ns else situation
+        first, rows = -(-(ahead + pushed) // full) * full, max(1, round(full / each))
+        places_ns = deadlines_ns(int((first - pushed - ahead) / each), rows)
+        start, length, count = 0, 1, len(places_ns)
+        while start < count:
+            end = min(start + length, count)
+            finish_ns = 0.0
+            for number in range(max(start, end - self.executors), end):
+                place = first + number * rows * each + each - 1
+                finish_ns = max(finish_ns, self._finish_at(place, now_ns, plain))
+            over_ns = finish_ns - min(places_ns[start:end])
+            if over_ns <= 0:
+                start, length = end, 2 * length
+            elif end - start > 1:
+                length = (end - start) // 2
+            elif over_ns <= hopeless_ns:
                 return over_ns
+            else:
+                start = end
         return 0.0
+
+    def _finish_at(self, place: float, now_ns: int, situation: Situation) -> float:
+        """`_finish` of those behind the request that is asked about: the same however many of a run go before them."""
+        if place not in self._finishes:
+            self._finishes[place] = self._finish(place, now_ns, situation), self.near_ns
+        finish_ns, self.near_ns = self._finishes[place]
+        return finish_ns
 
     # ---------------------------------------------------------------- other models
 
@@ -308,8 +343,8 @@ class Rule:
         full, each, ahead = self.full_units, situation.units_per_row, int(situation.ahead)
         rows = max(1, round(full / each))
         next_row = round((full - ahead % full) / each)
-        deadlines_ns = situation.deadlines_ns()
-        heads_ns = [*deadlines_ns[:1], *deadlines_ns[next_row::rows]]
+        behind_ns = situation.deadlines_ns
+        heads_ns = [*behind_ns(0, 1 + int(situation.waiting)), *behind_ns(next_row, rows)]
         spare_ns = inf
         for number in range(0, len(heads_ns), ceil(len(heads_ns) / MOST_LOOKS)):
             end = min((ahead // full + number + 1) * full, situation.waiting)
@@ -333,3 +368,22 @@ class Rule:
         promised_ns = max(self._promised_ns, now_ns + excess_ns) + units / (RETRY_SHARE * self.capacity)
         self._promised_ns = min(promised_ns, now_ns + MAX_RETRY_NS)
         return int((self._promised_ns - now_ns) * (0.75 + 0.5 * self._random()) / 1_000)
+
+    def retries_after_us(
+        self, excess_ns: float, now_ns: int, scatter: NDArray[np.float64], units: float = 1.0
+    ) -> NDArray[np.float64]:
+        """When each of some requests that are refused together should come again; see `retry_after_us`.
+
+        Args:
+            excess_ns: by how much they would have been late.
+            now_ns: the time of the event.
+            scatter: a random number from [0, 1) for each.
+            units: of each.
+        """
+        step_ns = units / (RETRY_SHARE * self.capacity)
+        first_ns = max(self._promised_ns - now_ns, excess_ns)
+        after_ns: NDArray[np.float64] = first_ns + step_ns * np.arange(1.0, len(scatter) + 1)
+        np.minimum(after_ns, MAX_RETRY_NS, out=after_ns)
+        self._promised_ns = now_ns + float(after_ns[-1])
+        after_ns *= (0.75 + 0.5 * scatter) / 1_000
+        return after_ns

@@ -13,7 +13,7 @@ from typing import Final
 
 from trioserve_protocol import CutReason
 
-from ._policy import TIMER_LATENESS_NS, Dispatch, QueueView, WaitUntil
+from ._policy import TIMER_LATENESS_NS, Dispatch, QueueView, Service, WaitUntil
 
 BLIND_ROWS: Final = 4
 """Largest batch while nothing is known of run times."""
@@ -187,14 +187,15 @@ def _fit(view: QueueView, full: int, start_ns: int) -> tuple[int, int]:
     behind it more than giving some heads up.
     """
     service, margin = view.service, view.kg * view.service.k
-    deadlines_ns = view.deadlines_ns(view.queued_rows)
-    queued = len(deadlines_ns)
+    heads = _Heads(view, 2 * full)
+    deadlines_ns = heads.deadlines_ns
     alone_ns = start_ns + service.mean_ns(1)
     dropped = 0
-    while dropped < queued and deadlines_ns[dropped] < alone_ns:
+    while heads.upto(dropped + 1) > dropped and heads.deadlines_ns[dropped] < alone_ns:
         dropped += 1
     if dropped:
         return dropped, 0  # to be asked again without them
+    queued = len(deadlines_ns)
     wanted = min(full, queued)
     # One of a lesser class may be lost already without being first; nobody makes a batch smaller for it.
     head_ns = (
@@ -209,18 +210,41 @@ def _fit(view: QueueView, full: int, start_ns: int) -> tuple[int, int]:
     following_ns = start_ns + service.mean_ns(rows) + service.mean_ns(behind)
     following_ns += HURT * margin * service.deviation_ns(behind)
     if deadlines_ns[rows] < following_ns:
-        first, better = _give_up(view, deadlines_ns, full, start_ns)
+        first, better = _give_up(service, heads, full, start_ns)
         if better / max(1.0, service.mean_ns(better)) > DROP_GAIN * rows / max(1.0, service.mean_ns(rows)):
             return first, better
     return 0, rows
 
 
-def _give_up(view: QueueView, deadlines_ns: Sequence[int], full: int, start_ns: int) -> tuple[int, int]:
+def _give_up(service: Service, heads: _Heads, full: int, start_ns: int) -> tuple[int, int]:
     """The first row from which on a whole batch is in time: rows before it, and rows of that batch."""
-    service = view.service
-    queued = len(deadlines_ns)
-    for first in range(1, queued):
-        rows = min(full, queued - first)
-        if deadlines_ns[first] - start_ns >= service.mean_ns(rows):
+    first = 1
+    while True:
+        rows = heads.upto(first + full) - first
+        if rows <= 0:
+            return first, 0
+        if heads.deadlines_ns[first] - start_ns >= service.mean_ns(rows):
             return first, rows
-    return queued, 0
+        first += 1
+
+
+class _Heads:
+    """Deadlines in service order, as many as are looked at: of a long queue hardly ever more than two batches.
+
+    Args:
+        view: of the queue.
+        rows: how many are wanted in any case.
+    """
+
+    def __init__(self, view: QueueView, rows: int) -> None:
+        self._view: Final = view
+        self._asked = 0
+        self.deadlines_ns: Sequence[int] = ()
+        self.upto(rows)
+
+    def upto(self, rows: int) -> int:
+        """Sees to it that so many are there, or all; returns how many of them are."""
+        if rows > self._asked and self._asked < self._view.queued_rows:
+            self._asked = min(max(rows, 2 * self._asked), self._view.queued_rows)
+            self.deadlines_ns = self._view.deadlines_ns(self._asked)
+        return min(rows, len(self.deadlines_ns))

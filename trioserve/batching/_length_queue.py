@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from heapq import merge
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._queue import BEHIND_ALL, MAX_RANGES, Range, joined
+from ._sums import Sums
 
 
 class LengthQueue:
@@ -43,6 +44,9 @@ class LengthQueue:
         self._padded: Final = padded
         self._buckets: Final[list[list[_Waiting]]] = [[] for _ in buckets]
         """Requests by key, and those of one key by arrival."""
+        self._order: Final[list[_Waiting]] = []
+        """Those of all buckets in the same order."""
+        self._sums: Final = Sums(self._order, attrgetter("rows"))
         self._waiting: Final[dict[int, tuple[int, _Waiting]]] = {}
         """First slot -> bucket and request."""
         self._arrivals = 0
@@ -76,11 +80,15 @@ class LengthQueue:
         self._waiting[first] = index, waiting
         self._arrivals += 1
         self.rows += count
-        bucket = self._buckets[index]
-        if not bucket or bucket[-1] <= waiting:
+        bucket, order = self._buckets[index], self._order
+        if not order or order[-1] <= waiting:
             bucket.append(waiting)
+            order.append(waiting)
         else:
             insort(bucket, waiting)
+            place = bisect_left(order, waiting)
+            order.insert(place, waiting)
+            self._sums.spliced(place, 0, 1)
 
     # ---------------------------------------------------------------- taking
 
@@ -132,6 +140,11 @@ class LengthQueue:
         for waiting in taken:
             del self._waiting[waiting.first]
             self.rows -= waiting.rows
+        order, gone = self._order, {waiting.first for waiting in taken}
+        upto = bisect_right(order, taken[-1])
+        left = [waiting for waiting in order[:upto] if waiting.first not in gone]
+        order[:upto] = left
+        self._sums.spliced(0, upto, len(left))
         return joined([(waiting.first, waiting.rows) for waiting in taken], self._block_rows)
 
     def remove(self, first: int, count: int) -> bool:
@@ -140,7 +153,10 @@ class LengthQueue:
         if found is None:
             return False
         bucket = self._buckets[found[0]]
-        del bucket[bisect_right(bucket, found[1]) - 1]
+        del bucket[bisect_left(bucket, found[1])]
+        place = bisect_left(self._order, found[1])
+        del self._order[place]
+        self._sums.spliced(place, 1, 0)
         self.rows -= count
         return True
 
@@ -158,11 +174,7 @@ class LengthQueue:
 
     def ahead(self, key_ns: int) -> int:
         """Rows whose key is not later."""
-        ahead = 0
-        for bucket in self._buckets:
-            if bucket and bucket[0].key_ns <= key_ns:
-                ahead += sum([waiting.rows for waiting in _until(bucket, key_ns)])
-        return ahead
+        return self._sums.before(bisect_right(self._order, (key_ns, BEHIND_ALL)))
 
     def deadlines(self, rows: int) -> list[int]:
         """Deadlines of the first so many rows of the bucket that is served next, in service order."""
@@ -173,10 +185,9 @@ class LengthQueue:
                 break
         return deadlines[:rows]
 
-    def deadlines_after(self, key_ns: int) -> list[int]:
-        """Deadlines of the rows that `ahead` does not count, by key."""
-        behind = [bucket[len(_until(bucket, key_ns)) :] for bucket in self._buckets]
-        return [waiting.deadline_ns for waiting in merge(*behind) for _ in range(waiting.rows)]
+    def every(self, position: int, step: int) -> list[int]:
+        """Deadlines of every `step`-th row from number `position` on, by key."""
+        return [waiting.deadline_ns for waiting in self._sums.every(position, step)[0]]
 
     def _next_bucket(self) -> list[_Waiting]:
         return min([bucket for bucket in self._buckets if bucket], key=_head_of)
@@ -196,8 +207,3 @@ class _Waiting(NamedTuple):
 
 def _head_of(bucket: list[_Waiting]) -> _Waiting:
     return bucket[0]
-
-
-def _until(bucket: list[_Waiting], key_ns: int) -> list[_Waiting]:
-    """The requests of a bucket whose key is not later."""
-    return bucket[: bisect_right(bucket, (key_ns, BEHIND_ALL))]

@@ -15,10 +15,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ._sums import Sums
 
 Range = tuple[int, int]
 """First slot and number of slots."""
@@ -48,8 +51,11 @@ class RowQueue:
         """What rounds a deadline down."""
         self._block_rows: Final = block_rows
         self._deadline_ns: Final = deadline_ns
-        self._ranges: list[list[int]] = []
+        self._ranges: Final[list[list[int]]] = []
         """By key; the keys of one range ascend."""
+        self._sums: Final = Sums(self._ranges, itemgetter(COUNT))
+        self._offsets_ns: Final[set[int]] = set()
+        """Offsets of rows that were here."""
         self._tail_ns = LOWEST_NS
         """No row has a later key."""
         self.rows = 0
@@ -85,21 +91,29 @@ class RowQueue:
             if last[1] + last[2] == first and first % self._block_rows and last[3] == offset_ns:
                 last[2] += count
                 return
+        self._offsets_ns.add(offset_ns)
         ranges.append([key_ns, first, count, offset_ns])
 
     def _insert(self, key_ns: int, first: int, count: int, offset_ns: int) -> None:
         """Enters rows in the middle, behind those of the same key."""
         ranges = self._ranges
+        self._offsets_ns.add(offset_ns)
         index = bisect_right(ranges, [key_ns, BEHIND_ALL])
+        new = [[key_ns, first, count, offset_ns]]
         if index:
             before = ranges[index - 1]
             rows = self._rows_until(before, key_ns)
             if rows < before[COUNT]:
-                ranges.insert(index, self._cut_off(before, rows))
+                new.append(self._cut_off(before, rows))
             elif before[FIRST] + rows == first and first % self._block_rows and before[OFFSET] == offset_ns:
                 before[COUNT] += count
+                self._sums.spliced(index - 1, 1, 1)
                 return
-        ranges.insert(index, [key_ns, first, count, offset_ns])
+            ranges[index:index] = new
+            self._sums.spliced(index - 1, 1, 1 + len(new))
+        else:
+            ranges[:0] = new
+            self._sums.spliced(0, 0, 1)
 
     def _rows_until(self, waiting: list[int], key_ns: int) -> int:
         """How many rows of a range, from its front, have no later key."""
@@ -145,11 +159,13 @@ class RowQueue:
         taken = self.peek(limit, row_counts)
         ranges = self._ranges
         last = taken[-1][1]
-        whole = len(taken)
+        old = whole = len(taken)
         if ranges[whole - 1][COUNT] > last:
             whole -= 1
             ranges[whole] = self._cut_off(ranges[whole], last)
         del ranges[:whole]
+        if self._sums.lengths:
+            self._sums.spliced(0, old, old - whole)
         self.rows -= sum([count for _, count in taken])
         if not self.rows:
             self._tail_ns = LOWEST_NS
@@ -158,22 +174,35 @@ class RowQueue:
     def remove(self, first: int, count: int) -> bool:
         """Takes the rows of one answered request out; False if they do not wait here."""
         ranges = self._ranges
-        index = next((at for at, waiting in enumerate(ranges) if 0 <= first - waiting[1] < waiting[2]), -1)
+        index = self._find(first)
         if index < 0:
             return False
         waiting = ranges[index]
         before = first - waiting[FIRST]
-        after = waiting[COUNT] - before - count
-        if after:
-            ranges.insert(index + 1, self._cut_off(waiting, before + count))
-        if before:
-            waiting[COUNT] = before
-        else:
-            del ranges[index]
+        left = [waiting] if before else []
+        if waiting[COUNT] - before - count:
+            left.append(self._cut_off(waiting, before + count))
+        waiting[COUNT] = before
+        ranges[index : index + 1] = left
+        self._sums.spliced(index, 1, len(left))
         self.rows -= count
         if not self.rows:
             self._tail_ns = LOWEST_NS
         return True
+
+    def _find(self, first: int) -> int:
+        """Which range holds a slot, -1 if none does."""
+        ranges = self._ranges
+        deadline_ns = self._deadline_ns[first] & self.grain_mask
+        for offset_ns in self._offsets_ns:
+            key_ns = deadline_ns + offset_ns
+            low = bisect_left(
+                ranges, [key_ns]
+            )  # those of its key, and the one before, which may reach that far
+            for index in range(max(0, low - 1), bisect_right(ranges, [key_ns, BEHIND_ALL], low)):
+                if 0 <= first - ranges[index][FIRST] < ranges[index][COUNT]:
+                    return index
+        return -1
 
     # ---------------------------------------------------------------- what the scheduler asks
 
@@ -228,27 +257,30 @@ class RowQueue:
         """Rows whose key is not later."""
         if key_ns >= self._tail_ns:
             return self.rows
-        ahead = 0
-        for waiting in self._ranges:
-            if waiting[KEY] > key_ns:
-                break
-            ahead += self._rows_until(waiting, key_ns)
-        return ahead
+        index = bisect_right(self._ranges, [key_ns, BEHIND_ALL]) - 1
+        return self._sums.before(index) + self._rows_until(self._ranges[index], key_ns) if index >= 0 else 0
 
     def deadlines(self, rows: int) -> list[int]:
         """Deadlines of the first so many rows, in service order."""
         deadlines: list[int] = []
+        column = self._deadline_ns
         for _, first, count, _ in self._ranges:
-            taken = min(count, rows)
-            deadlines += self._deadline_ns[first : first + taken]
-            rows -= taken
-            if not rows:
+            if count == 1:
+                deadlines.append(column[first])
+            else:
+                deadlines += column[first : first + min(count, rows)]
+            rows -= count
+            if rows <= 0:
                 break
         return deadlines
 
-    def deadlines_after(self, key_ns: int) -> list[int]:
-        """Deadlines of the rows that `ahead` does not count, in service order."""
-        return self.deadlines(self.rows)[self.ahead(key_ns) :]
+    def every(self, position: int, step: int) -> list[int]:
+        """Deadlines of every `step`-th row from number `position` on, in service order."""
+        column = self._deadline_ns
+        return [
+            column[waiting[FIRST] + row]
+            for waiting, row in zip(*self._sums.every(position, step), strict=True)
+        ]
 
 
 def joined(ranges: Sequence[Range], block_rows: int) -> list[Range]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from trioserve.admission import Account, Gate, Permits, Quota, Tenants
 from trioserve.errors import error_for
 from trioserve.request import NEVER_NS
@@ -26,6 +28,8 @@ from ._tokenizer import Tokenizer
 from ._witness import Witness
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trioserve.config import ModelConfig, QuotaConfig, ServerConfig
     from trioserve.memory import Slab
     from trioserve.request import Clock
@@ -62,6 +66,7 @@ class Engine:
             _quota(config.quota), {name: _quota(quota) for name, quota in config.tenants.items()}
         )
         self.terminal: Final = Terminal(self.sessions, clock, self.retry_after_us)
+        self._scatter: Final = np.random.default_rng().random
         self.draining = False
         self.started_ns: Final = clock.now_ns()
 
@@ -171,6 +176,15 @@ class Engine:
         else:
             retry_us = int(_backlog_ns(lane) / 1000)
         return MIN_RETRY_US if retry_us < MIN_RETRY_US else min(retry_us, MAX_RETRY_US)
+
+    def retries_after_us(self, lane: Lane, count: int) -> NDArray[np.uint32]:
+        """When each of some requests that are shed together should come back, microseconds; see `retry_after_us`."""
+        if lane.service.known:
+            scheduler, scatter = lane.scheduler, self._scatter(count)
+            retries_us = scheduler.rule.retries_after_us(scheduler.excess_ns, self.clock.now_ns(), scatter)
+        else:
+            retries_us = np.full(count, _backlog_ns(lane) / 1000)
+        return np.clip(retries_us, MIN_RETRY_US, MAX_RETRY_US).astype(np.uint32)
 
     def clamped_us(self, retry_us: int) -> int:
         """A time to stay away, as clients are told it."""

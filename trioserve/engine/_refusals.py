@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from trioserve_protocol import HEADER, W0_ERROR, ErrorCode, Flag, error_columns, error_frame
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from trioserve.admission import Account
@@ -123,8 +122,7 @@ class Refusals:
         rids = run.rids[done:]
         retries_us: NDArray[np.uint32] | int | None
         if code is ErrorCode.SHED:
-            each = [self._engine.retry_after_us(lane, code) for _ in range(len(rids))]
-            retries_us = np.array(each, np.uint32)
+            retries_us = self._engine.retries_after_us(lane, len(rids))
         else:
             retries_us = self._retry_us(lane, account, code)
         session.sink.write_soon(error_columns(rids, code, retries_us).tobytes())

@@ -212,7 +212,7 @@ class Scheduler:
             eta_ns,
             0.0,
             over_share,
-            None if ahead == queue.rows else lambda: queue.deadlines_after(key_ns),
+            None if ahead == queue.rows else lambda first, step: queue.every(ahead + first, step),
             scale,
         )
 

@@ -35,8 +35,8 @@ class Queue(Protocol):
         """Deadlines of the first so many rows that one batch may hold, in service order."""
         ...
 
-    def deadlines_after(self, key_ns: int) -> Sequence[int]:
-        """Deadlines of the rows that `ahead` does not count, in service order."""
+    def every(self, position: int, step: int) -> Sequence[int]:
+        """Deadlines of every `step`-th row from number `position` on, in service order."""
         ...
 
 

@@ -99,8 +99,7 @@ class SimulatedQueue:
         deadline_ns = self._deadline_ns
         return [deadline_ns[request] for request in self._ids[first : first + rows]]
 
-    def deadlines_after(self, key_ns: int) -> Sequence[int]:
-        """Deadlines of the requests that `ahead` does not count."""
-        first = bisect_right(self._keys, key_ns, self._taken)
+    def every(self, position: int, step: int) -> Sequence[int]:
+        """Deadlines of every `step`-th request from number `position` on."""
         deadline_ns = self._deadline_ns
-        return [deadline_ns[request] for request in self._ids[first:]]
+        return [deadline_ns[request] for request in self._ids[self._taken + position :: step]]
