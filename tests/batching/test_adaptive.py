@@ -304,7 +304,7 @@ def test_a_head_that_can_be_answered_is_late_by_no_choice_of_ours(deadlines_ns: 
 
 
 @given(
-    st.lists(st.integers(1, 300), min_size=1, max_size=80),
+    st.lists(st.integers(1, 300), min_size=1, max_size=80) | st.lists(st.integers(1, 60), min_size=30),
     st.integers(1, 8),
     st.floats(0, 2),
     st.booleans(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from unittest.mock import patch
 
 import numpy as np
@@ -123,14 +124,14 @@ def test_all_texts_leave_within_the_budget_and_in_order(
 Request = tuple[int, int, int]
 """Key, number of arrival and slot."""
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("push"), st.integers(1, 60), st.integers(0, 60), st.sampled_from((0, 30))),
-        st.tuples(st.just("take"), st.integers(1, 5), st.just(0), st.just(0)),
-        st.tuples(st.just("remove"), st.integers(0, 9), st.just(0), st.just(0)),
-    ),
-    max_size=40,
+pushes = st.tuples(st.just("push"), st.integers(1, 60), st.integers(0, 60), st.sampled_from((0, 30)))
+step = st.one_of(
+    pushes,
+    pushes,
+    st.tuples(st.just("take"), st.integers(1, 5), st.just(0), st.just(0)),
+    st.tuples(st.just("remove"), st.integers(0, 20), st.just(0), st.just(0)),
 )
+steps = st.one_of(st.lists(step, max_size=40), st.lists(step, min_size=25, max_size=60))
 
 
 @given(steps, st.sampled_from([1, 2, GROUP]))
@@ -138,6 +139,18 @@ def test_a_length_queue_is_a_sorted_list_for_each_bucket(
     program: list[tuple[str, int, int, int]], group: int
 ) -> None:
     with patch.object(_sums, "GROUP", group):
+        play(program)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_long_queue_is_summed_up_in_groups(seed: int) -> None:
+    rng, program = random.Random(seed), list[tuple[str, int, int, int]]()
+    for _ in range(60):
+        kind = rng.choice(("push", "push", "push", "take", "remove"))
+        program.append((kind, rng.randint(1, 5), rng.randint(0, 60), rng.choice((0, 30))))
+        if kind == "push":
+            program[-1] = (kind, rng.randint(1, 60), *program[-1][2:])
+    with patch.object(_sums, "GROUP", 1 + seed % 2):
         play(program)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -202,14 +203,15 @@ Request = tuple[int, int, int, int]
 """Key, number of arrival, first slot, rows."""
 
 OFFSETS = (0, 0, 0, 30)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("push"), st.integers(1, 4), st.integers(0, 60), st.sampled_from(OFFSETS)),
-        st.tuples(st.just("take"), st.integers(1, BLOCK), st.just(0), st.just(0)),
-        st.tuples(st.just("remove"), st.integers(0, 9), st.just(0), st.just(0)),
-    ),
-    max_size=40,
+pushes = st.tuples(st.just("push"), st.integers(1, 4), st.integers(0, 60), st.sampled_from(OFFSETS))
+step = st.one_of(
+    pushes,
+    pushes,
+    st.tuples(st.just("take"), st.integers(1, BLOCK), st.just(0), st.just(0)),
+    st.tuples(st.just("remove"), st.integers(0, 20), st.just(0), st.just(0)),
 )
+steps = st.one_of(st.lists(step, max_size=40), st.lists(step, min_size=25, max_size=60))
+"""Short ones, and some that make the queue so long that it is summed up in groups."""
 
 
 @given(steps, st.booleans(), st.sampled_from([1, 8]), st.sampled_from([1, 2, GROUP]))
@@ -222,6 +224,18 @@ def test_a_row_queue_is_a_sorted_list_of_requests(
 ) -> None:
     with patch.object(_sums, "GROUP", group):
         play(program, grain_ns, in_order=in_order)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_long_queue_is_summed_up_in_groups(seed: int) -> None:
+    """Programs longer than those that are drawn by themselves: most of what can be forgotten shows only in these."""
+    rng, program = random.Random(seed), list[tuple[str, int, int, int]]()
+    for _ in range(60):
+        kind = rng.choice(("push", "push", "push", "take", "remove"))
+        offset_ns = rng.choice(OFFSETS) if kind == "push" else 0
+        program.append((kind, rng.randint(1, 4), rng.randint(0, 60), offset_ns))
+    with patch.object(_sums, "GROUP", 1 + seed % 2):
+        play(program, 1 + 7 * (seed % 3 == 0), in_order=False)
 
 
 def play(program: list[tuple[str, int, int, int]], grain_ns: int, *, in_order: bool) -> None:
