@@ -34,7 +34,8 @@ class Executor(Stage[Lane, Batch]):
     def __init__(self, lanes: list[Lane], terminal: Terminal) -> None:
         super().__init__(lanes, terminal)
         self.occupancy: Final = Occupancy()
-        self.occupancy.lost(lanes[0].clock.now_ns())
+        if lanes:
+            self.occupancy.lost(lanes[0].clock.now_ns())
         self._back_ns = 0
         """When a batch came back last."""
         for lane in lanes:
