@@ -23,10 +23,10 @@ def after(classes: Classes, *shares: float, times: int = 100) -> Classes:
 
 def test_the_classes_are_ranked() -> None:
     classes = Classes(SLA_NS)
-    assert classes.offsets_ns[CRITICAL_PLUS] == 0
-    assert classes.offsets_ns[CRITICAL] == SLA_NS
-    assert classes.offsets_ns[SHEDDABLE_PLUS] == 2 * SLA_NS
-    assert classes.offsets_ns[SHEDDABLE] == 3 * SLA_NS
+    assert classes.offsets_ns[CRITICAL_PLUS] == -SLA_NS
+    assert classes.offsets_ns[CRITICAL] == 0
+    assert classes.offsets_ns[SHEDDABLE_PLUS] == SLA_NS
+    assert classes.offsets_ns[SHEDDABLE] == 2 * SLA_NS
 
 
 def test_the_share_is_that_of_the_executors_time() -> None:
@@ -37,7 +37,9 @@ def test_the_share_is_that_of_the_executors_time() -> None:
 def test_who_gets_next_to_nothing_goes_first() -> None:
     classes = after(Classes(SLA_NS), 0.0, 0.95, 0.2, 0.04)
     assert classes.ranks == [0, 0, 2, 0]
-    assert classes.offsets_ns[SHEDDABLE] == 0
+    assert classes.offsets_ns[SHEDDABLE] == -SLA_NS
+    assert classes.yields[1] is False  # it is starved itself
+    assert classes.yields[0] is False
     after(classes, 0.0, 0.95, 0.2, 2 * FLOOR_SHARE)
     assert classes.ranks == [0, 0, 2, 3]
 

@@ -2,7 +2,7 @@
 
 A class is a rank, and a rank is time: a request of rank r is served as if its deadline were r default deadlines later.
 So one of a lesser class that has waited long enough still overtakes a new one of a better class. And a class that gets
-less than a small share of what the model can do has rank 0 until it has that share.
+less than a small share of what the model can do has rank 0 until it has that share, while the others leave it room.
 
 Who is overtaken must be admitted with that in mind: else those of a better class find a queue full of promises that
 they may not break. So the better classes' part of the executors' time is taken off what a lesser class is promised.
@@ -74,7 +74,7 @@ class Classes:
         """Of the executors' time."""
         self.ranks = list(RANKS)
         """At present."""
-        self.offsets_ns = [rank * sla_ns for rank in RANKS]
+        self.offsets_ns = [_offset_ns(rank, sla_ns) for rank in RANKS]
         """How far behind its deadline the key of a request is that arrives now."""
         self.yields = [False] * len(RANKS)
         """Whether a class leaves room for a better one, which is in use too, while nearly all there is is asked for."""
@@ -104,15 +104,25 @@ class Classes:
             offered[klass] = left * offered[klass] + share * self.offered_ns[klass]
             self.pending_ns[klass] = self.offered_ns[klass] = 0.0
         total, is_near = sum(shares), self.load(now_ns) + beside >= NEAR_SHARE
+        # Whoever is alone needs no help: its rank is the same for all that wait.
+        hungry = [share < FLOOR_SHARE <= total - share for share in shares]
+        needy = any(starved and asked > TRACE for starved, asked in zip(hungry, offered, strict=True))
         for klass, rank in enumerate(RANKS):
-            # Whoever is alone needs no help: its rank is the same for all that wait.
-            starved = shares[klass] < FLOOR_SHARE <= total - shares[klass]
+            starved = hungry[klass]
             self.ranks[klass] = 0 if starved else rank
-            self.offsets_ns[klass] = self.ranks[klass] * self._sla_ns
+            self.offsets_ns[klass] = _offset_ns(self.ranks[klass], self._sla_ns)
             better = (
                 0.0
                 if starved
                 else sum([offered[other] for other in range(len(RANKS)) if RANKS[other] < rank])
             )
-            self.yields[klass] = is_near and better > TRACE
+            self.yields[klass] = is_near and (better > TRACE or (needy and not starved))
             self.overtaking[klass] = min(MOST_OVERTAKING, better)
+
+
+def _offset_ns(rank: int, sla_ns: int) -> int:
+    """How far behind its deadline a rank's key is.
+
+    That of the default class is its deadline itself, so that keys of models with other default deadlines compare.
+    """
+    return (rank - RANKS[0]) * sla_ns

@@ -228,7 +228,9 @@ class Rule:
     ) -> float:
         """By how much request number `position` of a run is late, or makes another late; 0 if it is admitted."""
         before = position * units_each
-        if situation.reserved + before + units_each > self.cap_units:
+        # Who brings more time than usual may wait behind more.
+        cap_units = max(self.cap_units, CAP_SHARE * self.capacity * (deadline_ns - now_ns))
+        if situation.reserved + before + units_each > cap_units:
             return max(1.0, self.service.mean_ns(self.max_units))
         finish_ns = self._finish(situation.ahead + before + units_each - 1, now_ns, situation)
         if situation.over_share and (situation.waiting or not situation.idle):

@@ -161,15 +161,15 @@ class Scheduler:
         units = count * units_each
         self.offered.count(units, distance_ns)
         reserved = self.reserved + units
+        key_ns = key_ns or deadline_ns
+        ready_ns = eta_ns + (0 if self.upstream_ns is None else self.upstream_ns(key_ns))
         is_plain = not (over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
-        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns + eta_ns):
+        if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns + ready_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
             self.reserved = reserved
             return count, ErrorCode.OK
-        key_ns = key_ns or deadline_ns
-        ready_ns = eta_ns + (0 if self.upstream_ns is None else self.upstream_ns(key_ns))
         situation = self._situation(key_ns, distance_ns, ready_ns, now_ns, over_share=over_share)
         if overtaking:
             situation = situation.beside(overtaking, self.rule.capacity, now_ns)

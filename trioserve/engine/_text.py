@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ._session import Session
 
 TEXT_BLOCKS: Final = 64
+USUAL_TOKENS: Final = 16
+"""Of a text while none has been seen: a question of ten words."""
+
 MIN_TEXT_BLOCK_NBYTES: Final = 65_536
 
 Texts = tuple[list[int], list[int]]
@@ -67,7 +70,7 @@ class TextLane(Lane):
         super().__init__(config, signature, slab, gate, clock, tenants)
         nbytes, block = text_region_nbytes(config)
         self.plain_frame_nbytes = 0
-        self.scheduler.units_per_row = float(config.batching.buckets[0])
+        self.scheduler.units_per_row = float(min(USUAL_TOKENS, config.batching.buckets[0]))
         self.scheduler.refresh()
         self.texts: Final = BumpRegion(nbytes, block)
         self.text_offsets: NDArray[np.uint32] = np.zeros(slots, np.uint32)
