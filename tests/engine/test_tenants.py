@@ -199,7 +199,7 @@ def test_a_share_is_one_of_all_executors(make_world: MakeWorld) -> None:
     """Two tenants that have 60 % of an executor each are both within their part."""
     world = make_world()
     engine = world.engine
-    engine.add_executor([])
+    engine.add_executor(engine.lanes)
     one, other = engine.tenants.account("one", S), engine.tenants.account("other", S)
     for number in range(300):
         for account in (one, other):
