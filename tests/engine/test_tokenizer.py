@@ -9,6 +9,7 @@ from tests.engine.play_client import Client
 from tests.engine.play_models import HANDLES, text_config
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
+from trioserve.engine import NEVER_NS
 from trioserve.engine._tokenizer import BURST_ROWS
 from trioserve_protocol import ErrorCode
 
@@ -133,6 +134,7 @@ def crowd(make_world: MakeWorld, *, took_ns: int) -> tuple[World, Client]:
     """Full bursts take so long; 64 texts wait, and the tokenizer has all that it takes."""
     world = make_world(configs=[text_config(slots=600), text_config("narrow", slots=600)])
     world.text.service = ServiceModel({8: MS, 32: 2 * MS})
+    world.text.door.classes.due_ns = NEVER_NS  # none is found to starve, which would put it first
     client = world.client("text", "narrow")
     client.texts(100, [5] * 4 * BURST_ROWS, many=True, timeout_us=900_000)
     world.turn()
