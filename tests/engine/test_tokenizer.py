@@ -152,7 +152,7 @@ def test_a_text_waits_for_those_before_it(make_world: MakeWorld) -> None:
     wide, narrow = (lane.scheduler.upstream_ns for lane in world.tokenizer_stage.lanes)
     assert wide is not None
     assert narrow is not None
-    last_ns = world.text.slots.deadline_ns[0] + world.text.default_deadline_ns
+    last_ns = world.text.slots.deadline_ns[0]
     assert wide(last_ns + 6 * MS) == narrow(last_ns + 6 * MS) == pytest.approx(2 * 3 * MS)
     assert wide(last_ns - 6 * MS) == 0
     world.settle()

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from ._classes import Classes
+from ._classes import Classes, rank_offset_ns
 from ._gate import Gate, Permits
 from ._rule import Rule, Situation, Verdict
 from ._tenants import Account, Quota, Tenants
 
-__all__ = ["Account", "Classes", "Gate", "Permits", "Quota", "Rule", "Situation", "Tenants", "Verdict"]
+__all__ = [
+    "Account",
+    "Classes",
+    "Gate",
+    "Permits",
+    "Quota",
+    "Rule",
+    "Situation",
+    "Tenants",
+    "Verdict",
+    "rank_offset_ns",
+]

@@ -74,7 +74,7 @@ class Classes:
         """Of the executors' time."""
         self.ranks = list(RANKS)
         """At present."""
-        self.offsets_ns = [_offset_ns(rank, sla_ns) for rank in RANKS]
+        self.offsets_ns = [rank_offset_ns(rank, sla_ns) for rank in RANKS]
         """How far behind its deadline the key of a request is that arrives now."""
         self.yields = [False] * len(RANKS)
         """Whether a class leaves room for a better one, which is in use too, while nearly all there is is asked for."""
@@ -110,7 +110,7 @@ class Classes:
         for klass, rank in enumerate(RANKS):
             starved = hungry[klass]
             self.ranks[klass] = 0 if starved else rank
-            self.offsets_ns[klass] = _offset_ns(self.ranks[klass], self._sla_ns)
+            self.offsets_ns[klass] = rank_offset_ns(self.ranks[klass], self._sla_ns)
             better = (
                 0.0
                 if starved
@@ -120,7 +120,7 @@ class Classes:
             self.overtaking[klass] = min(MOST_OVERTAKING, better)
 
 
-def _offset_ns(rank: int, sla_ns: int) -> int:
+def rank_offset_ns(rank: int, sla_ns: int) -> int:
     """How far behind its deadline a rank's key is.
 
     That of the default class is its deadline itself, so that keys of models with other default deadlines compare.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trioserve.admission import Tenants
+from trioserve.admission import Tenants, rank_offset_ns
 from trioserve.batching import LengthQueue, RowQueue, ServiceModel
 from trioserve.memory import FULL, SlotTable
 from trioserve.request import NEVER_NS
@@ -340,7 +340,7 @@ class Lane:
 
     def offset_of(self, first: int) -> int:
         """How far the key of an admitted request, whose flags are in its slot, is behind its deadline."""
-        return (self.slots.flags[first] & CLASS_MASK) * self.default_deadline_ns
+        return rank_offset_ns(self.slots.flags[first] & CLASS_MASK, self.default_deadline_ns)
 
     def decide(self, now_ns: int) -> Dispatch | WaitUntil:
         """What the executor, which can take a batch, should do about this model; its queue must not be empty."""
