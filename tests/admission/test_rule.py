@@ -168,6 +168,13 @@ def test_no_more_is_reserved_than_fits_into_the_deadline() -> None:
     assert rule(sla_ns=MS).cap_units == 20
 
 
+def test_who_brings_more_time_may_wait_behind_more() -> None:
+    """750 texts with a minute each, of a model whose requests usually have 50 ms, are not too many."""
+    far = NOW + 60_000 * MS
+    assert rule().admit(750, 1, far, NOW, situation(reserved=120)) == Verdict(750, 0.0)
+    assert rule().admit(750, 1, NOW + 100 * MS, NOW, situation(reserved=240)).admitted < 20
+
+
 # ---------------------------------------------------------------- runs
 
 
