@@ -20,7 +20,6 @@ from ._tokenizer import Tokenizer
 __all__ = [
     "NEVER_NS",
     "Arrival",
-    "Cut",
     "Engine",
     "Executor",
     "Intake",
