@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from ._terminal import Terminal
 
+MAX_WAIT_NS: Final = 2_000_000
+"""The longest wait of a model for more rows that a batch of a less urgent one is put off for."""
+
 
 class Executor(Stage[Lane, Batch]):
     """The stage that runs models.
@@ -99,6 +102,7 @@ class Executor(Stage[Lane, Batch]):
         """Of the models that a batch should be cut of now, the one whose head has the earliest key.
 
         A model that waits for more rows lets a batch of another go first if it has time for that; else its wait ends.
+        None while a more urgent one waits for so short a time that the executor should rather be kept for it.
         """
         chosen: tuple[Lane, Dispatch] | None = None
         waiting: list[Lane] = []
@@ -117,6 +121,9 @@ class Executor(Stage[Lane, Batch]):
                 lane = min(pressed, key=_urgency)
                 rows = min(lane.queue.outlook(lane.max_rows)[0], lane.scheduler.full_rows)
                 return lane, Dispatch(rows, CutReason.SLACK)
+            first = _urgency(chosen[0])
+            if any(lane.wake_ns - now_ns <= MAX_WAIT_NS and _urgency(lane) < first for lane in waiting):
+                return None
         return chosen
 
     def _drop(self, lane: Lane, rows: int, now_ns: int) -> None:
