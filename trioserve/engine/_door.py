@@ -85,7 +85,8 @@ class Door:
         self.neighbours: list[Lane] = []
         """Other models on the same executor."""
         self.full_until_ns = list(OPEN)
-        """Until when, by class, those are shed without asking the rule who have no more time than somebody who was."""
+        """Until when, by class, those are shed without asking the rule who have no more time than somebody who was: one
+        row, whose payload was there."""
         self._full_timeouts_ns = list(OPEN)
         self._again_rows = self._again_ns = 0
         """Rows that were shed so, and that the scheduler has not been told of; and the time that they had."""
@@ -163,7 +164,8 @@ class Door:
             tenants.count(account, busy_ns + SEEN_NS)
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
-            if not classes.yields[klass] and (account is None or not account.is_over):
+            is_over = classes.yields[klass] or (account is not None and account.is_over)
+            if rows_each == 1 and not eta_ns and not is_over:  # whoever comes next needs no less
                 self.full_until_ns[klass] = now_ns + int(scheduler.excess_ns)
                 self._full_timeouts_ns[klass] = timeout_ns + scheduler.sla_ns // SAME_TIME
         if scheduler.is_tense(now_ns):
