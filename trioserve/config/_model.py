@@ -35,7 +35,7 @@ PolicyName = Annotated[
     str,
     Meta(
         pattern=r"^(adaptive|greedy|fixed|triton|tensorflow|bentoml|clipper)(:\d{1,3}(\.\d+)?)?$",
-        description="a policy, and a window in milliseconds: greedy, fixed:0.5",
+        description="adaptive, greedy, fixed, triton, tensorflow, bentoml or clipper; with a window in ms: fixed:0.5",
     ),
 ]
 
