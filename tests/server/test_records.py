@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trioserve.observability import TrafficRecord, TrafficRecorder
-from trioserve.server._records import save_records
+from trioserve.server._records import prepare_records, save_records
 
 
 def lane(requests: int) -> Any:
@@ -54,3 +54,11 @@ def test_a_record_that_cannot_be_written_leaves_nothing(
     save_records([lane(2)], str(tmp_path))
     save_records([lane(2)], str(tmp_path / "nowhere"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_is_named_with_its_key(tmp_path: Path) -> None:
+    prepare_records("")
+    prepare_records(str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(OSError, match="record: expected a directory, got '/proc/nope': No such file"):
+        prepare_records("/proc/nope")

@@ -22,10 +22,14 @@ def prepare_records(directory: str) -> None:
     """Makes sure, before anything is served, that records can be written; nothing to do for an empty name.
 
     Raises:
-        OSError: they cannot.
+        OSError: they cannot; its text names the key and the directory.
     """
-    if directory:
+    if not directory:
+        return
+    try:
         Path(directory).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"record: expected a directory, got {directory!r}: {error.strerror}") from error
 
 
 def save_records(lanes: Sequence[Lane], directory: str) -> None:
