@@ -147,7 +147,9 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     it is used."""
 
     default_deadline_ms: Annotated[float, Meta(gt=0, le=3_600_000, description="milliseconds")] = 2000.0
-    """Deadline of a request that brings none, in milliseconds from the moment its first byte was read."""
+    """Deadline of a request that brings none, in milliseconds from the moment its first byte was read. It also bounds
+    what may wait: 1.25 times the rows that the model can do in this time, or in a request's own if that is longer; more
+    are shed."""
 
     max_text_nbytes: Annotated[int, Meta(ge=1, le=16 << 20, description="bytes")] = 16_384
     """Longest text of one row in bytes of UTF-8; a longer one is refused before it is queued."""
