@@ -95,7 +95,7 @@ def test_whoever_needed_more_closes_the_door_to_nobody(
 ) -> None:
     """Of who needs one row, or has sent all of it, that says nothing; the other way round it does."""
     lane, client = world.lane("wide"), world.client()
-    lane.mean_way_ns = MS
+    lane.mean_way_ns = 12 * MS
     lane.door.reopen()
     before, refused = asked(), shed(lane)
     if is_large:
@@ -107,7 +107,22 @@ def test_whoever_needed_more_closes_the_door_to_nobody(
     assert asked() == before + 2
     assert shed(lane) == refused + 2
     client.infer(3, rows=3, timeout_us=TIGHT_US)
+    client.begin(4, timeout_us=TIGHT_US)
     assert asked() == before + 2
+
+
+def test_who_waits_as_long_for_the_rest_of_its_payload_has_no_better_prospects(
+    world: World, asked: Callable[[], int]
+) -> None:
+    """As all texts do, which wait for the tokenizer."""
+    lane, client = world.lane("wide"), world.client()
+    lane.mean_way_ns = 12 * MS
+    lane.door.reopen()
+    before, refused = asked(), shed(lane)
+    client.begin(1, timeout_us=TIGHT_US)
+    client.begin(2, timeout_us=TIGHT_US)
+    assert asked() == before + 1
+    assert shed(lane) == refused + 2
 
 
 # ---------------------------------------------------------------- what a batch takes
