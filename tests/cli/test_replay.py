@@ -83,4 +83,5 @@ def test_what_is_no_record_is_said_in_one_line(tmp_path: Path, capsys: pytest.Ca
         assert cli.main(["replay", str(path)]) == 1
         error = capsys.readouterr().err
         assert words in error
+        assert "pickle" not in error
         assert error.count("\n") == 1

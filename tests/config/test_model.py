@@ -9,6 +9,7 @@ import pytest
 
 from trioserve.batching import POLICY_NAMES
 from trioserve.config import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
+from trioserve.config._decode import decode
 
 CONFIG = ModelConfig(
     name="m",
@@ -44,6 +45,13 @@ def test_paths() -> None:
 def test_frozen() -> None:
     with pytest.raises(AttributeError):
         CONFIG.name = "n"  # type: ignore[misc]
+
+
+def test_a_wrong_shadow_is_told_what_there_is() -> None:
+    _, [problem] = decode(BatchingConfig, {"shadows": ["best"]}, lambda _: "model.toml")
+    assert problem.given == '["best"]'
+    for name in POLICY_NAMES:
+        assert name in problem.expected
 
 
 def test_a_shadow_may_be_any_policy_that_has_a_name() -> None:

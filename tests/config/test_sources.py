@@ -114,6 +114,12 @@ def test_keys_that_do_not_go_together(flags: dict[str, object], key: str, words:
     assert words in problem.expected
 
 
+@pytest.mark.parametrize("key", ["models", "unix_path", "state_dir", "record"])
+def test_a_path_that_no_system_has(key: str) -> None:
+    [problem] = problems_of(flags={key: "a\0b"})
+    assert (problem.key, problem.given) == (key, '"a\\x00b"')
+
+
 def test_no_tcp_is_fine_with_a_unix_socket() -> None:
     assert load_server_config(flags={"host": "", "unix_path": "/run/trioserve.sock"}).host == ""
 

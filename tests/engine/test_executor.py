@@ -7,7 +7,7 @@ import pytest
 from tests.engine.conftest import MakeWorld
 from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, US, World
-from trioserve.batching import Dispatch, FixedWindow, QueueView, ServiceModel
+from trioserve.batching import Dispatch, FixedWindow, QueueView, ServiceModel, WaitUntil
 from trioserve.engine import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
@@ -81,6 +81,53 @@ def test_models_of_one_worker_are_served_by_who_waits_longer(world: World) -> No
     world.executor.finish()
     world.turn()
     assert world.executor.sent[0].model == 0
+
+
+@pytest.mark.parametrize(("window_us", "first"), [(1_900, 1), (5_000, 0)])
+def test_a_more_urgent_model_that_waits_for_a_moment_is_waited_for(
+    world: World, window_us: int, first: int
+) -> None:
+    """It has time for the other's batch, but not so little to wait for that the worker should be busy then."""
+    world.lane("narrow").scheduler.policy = FixedWindow(window_us * US)
+    client = world.client()
+    client.infer(1, "narrow", timeout_us=300_000)
+    client.run(range(2, 6), timeouts_us=400_000)
+    world.turn()
+    assert len(world.executor.sent) == (first == 0)
+    assert world.engine.next_event_ns() == world.clock.ns + window_us * US or first == 0
+    world.pass_time(window_us * US)
+    assert world.executor.sent[0].model == first
+    world.settle()
+
+
+def test_one_wait_after_the_other_ends_in_the_end(world: World) -> None:
+    """A batch is put off by 2 ms in all."""
+
+    class Patient:
+        def decide(self, view: QueueView, now_ns: int) -> WaitUntil:
+            return WaitUntil(now_ns + MS)
+
+    world.lane("narrow").scheduler.policy = Patient()
+    client = world.client()
+    client.infer(1, "narrow", timeout_us=300_000)
+    client.run(range(2, 6), timeouts_us=400_000)
+    world.turn()
+    began_ns = world.clock.ns
+    while not world.executor.sent:
+        world.pass_time(MS)
+    assert (world.executor.sent[0].model, world.clock.ns) == (0, began_ns + 2 * MS)
+    world.lane("narrow").scheduler.policy = FixedWindow(0)
+    world.settle()
+
+
+def test_a_less_urgent_model_that_waits_is_not_waited_for(world: World) -> None:
+    world.lane("narrow").scheduler.policy = FixedWindow(MS)
+    client = world.client()
+    client.infer(1, "narrow", timeout_us=500_000)
+    client.run(range(2, 6), timeouts_us=400_000)
+    world.turn()
+    assert [batch.model for batch in world.executor.sent] == [0]
+    world.settle()
 
 
 def test_a_wake_up_is_not_asked_for_while_the_worker_is_full(make_world: MakeWorld) -> None:

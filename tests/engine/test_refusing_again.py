@@ -89,6 +89,42 @@ def test_it_is_asked_again_when_the_time_is_over(world: World, asked: Callable[[
     assert asked() == before + 1
 
 
+@pytest.mark.parametrize("is_large", [False, True], ids=["three rows", "a payload to come"])
+def test_whoever_needed_more_closes_the_door_to_nobody(
+    world: World, asked: Callable[[], int], *, is_large: bool
+) -> None:
+    """Of who needs one row, or has sent all of it, that says nothing; the other way round it does."""
+    lane, client = world.lane("wide"), world.client()
+    lane.mean_way_ns = 12 * MS
+    lane.door.reopen()
+    before, refused = asked(), shed(lane)
+    if is_large:
+        client.begin(1, timeout_us=TIGHT_US)
+    else:
+        client.infer(1, rows=3, timeout_us=TIGHT_US)
+    assert shed(lane) == refused + 1
+    client.infer(2, timeout_us=TIGHT_US)
+    assert asked() == before + 2
+    assert shed(lane) == refused + 2
+    client.infer(3, rows=3, timeout_us=TIGHT_US)
+    client.begin(4, timeout_us=TIGHT_US)
+    assert asked() == before + 2
+
+
+def test_who_waits_as_long_for_the_rest_of_its_payload_has_no_better_prospects(
+    world: World, asked: Callable[[], int]
+) -> None:
+    """As all texts do, which wait for the tokenizer."""
+    lane, client = world.lane("wide"), world.client()
+    lane.mean_way_ns = 12 * MS
+    lane.door.reopen()
+    before, refused = asked(), shed(lane)
+    client.begin(1, timeout_us=TIGHT_US)
+    client.begin(2, timeout_us=TIGHT_US)
+    assert asked() == before + 1
+    assert shed(lane) == refused + 2
+
+
 # ---------------------------------------------------------------- what a batch takes
 
 

@@ -84,14 +84,19 @@ class Shadow:
         self._learn: Final = getattr(policy, "learn", None)
         self._max_rows: Final = max_rows
         self._runs: deque[list[int]] = deque()
+        """Rows that wait, in the order of arrival: when they came, how long each may take, how many."""
         self._rows = 0
+        self._deadline_ns = NEVER_NS
+        """None of them has an earlier one."""
         self._free_ns = 0
         self._wake_ns = NEVER_NS
         self.latencies: Final = Latencies()
         self.late = 0
-        """Requests that were answered after their deadline, or given up."""
+        """Requests that were answered after their deadline."""
+        self.dropped = 0
+        """Requests that were given up, or whose deadline was over before they could run."""
         self.refused = 0
-        """Requests that found the queue full."""
+        """Requests that found as many waiting as may."""
         self.batches = 0
 
     def offered(self, now_ns: int, count: int, timeouts_ns: int | NDArray[np.int64]) -> None:
@@ -103,16 +108,21 @@ class Shadow:
             timeouts_ns: how long each may take, or one for all.
         """
         self.advance(now_ns)
+        self._drop_heads(now_ns)
         room = MAX_WAITING_BATCHES * self._max_rows - self._rows
         self.refused += max(0, count - room)
         count = min(count, room)
         if isinstance(timeouts_ns, np.ndarray):
             for timeout_ns in timeouts_ns[:count].tolist():
-                self._runs.append([now_ns, timeout_ns, 1])
+                self._push(now_ns, timeout_ns, 1)
         elif count:
-            self._runs.append([now_ns, timeouts_ns, count])
-        self._rows += count
+            self._push(now_ns, timeouts_ns, count)
         self._decide(now_ns)
+
+    def _push(self, now_ns: int, timeout_ns: int, count: int) -> None:
+        self._runs.append([now_ns, timeout_ns, count])
+        self._deadline_ns = min(self._deadline_ns, now_ns + timeout_ns)
+        self._rows += count
 
     def advance(self, now_ns: int) -> None:
         """Lets everything happen that is due."""
@@ -120,15 +130,19 @@ class Shadow:
             self._decide(self._wake_ns)
 
     def _decide(self, now_ns: int) -> None:
+        if self._rows and now_ns < self._free_ns:
+            self._wake_ns = self._free_ns
+            return
+        self._drop_heads(now_ns)
+        if self._deadline_ns <= now_ns:
+            self._drop_any(now_ns)
         if not self._rows:
             self._wake_ns = NEVER_NS
             return
-        if now_ns < self._free_ns:
-            self._wake_ns = self._free_ns
-            return
         decision = self._policy.decide(self._view(), now_ns)
         if isinstance(decision, Dispatch):
-            self._drop(decision.drop)
+            self.dropped += decision.drop
+            self._take(decision.drop, 0)
             if decision.rows and self._rows:
                 self._run(min(decision.rows, self._rows), now_ns)
             else:
@@ -165,10 +179,20 @@ class Shadow:
                 break
         return found
 
-    def _drop(self, rows: int) -> None:
-        """Gives heads up."""
-        self.late += rows
-        self._take(rows, 0)
+    def _drop_heads(self, now_ns: int) -> None:
+        """Drops those in front whose deadline is over: all of them, if all have the same time."""
+        runs = self._runs
+        while runs and runs[0][0] + runs[0][1] <= now_ns:
+            self.dropped += runs[0][2]
+            self._rows -= runs.popleft()[2]
+
+    def _drop_any(self, now_ns: int) -> None:
+        """Drops all whose deadline is over, as the server does before it cuts, whatever its policy."""
+        live = [run for run in self._runs if run[0] + run[1] > now_ns]
+        rows = sum([run[2] for run in live])
+        self.dropped += self._rows - rows
+        self._runs, self._rows = deque(live), rows
+        self._deadline_ns = min([run[0] + run[1] for run in live], default=NEVER_NS)
 
     def _run(self, rows: int, now_ns: int) -> None:
         """Runs a batch; its answers are counted at once, since nothing can change them any more."""
@@ -190,7 +214,7 @@ class Shadow:
             if finished_ns:
                 latency_ns = finished_ns - run[0]
                 self.latencies.add(latency_ns, took)
-                self.late += took * (latency_ns > run[1])
+                self.late += took * (latency_ns >= run[1])
             rows -= took
             run[2] -= took
             if not run[2]:
@@ -202,7 +226,9 @@ class Shadow:
         return {
             "policy": self.name,
             **self.latencies.snapshot(),
+            "in_time": self.latencies.answers - self.late,
             "late": self.late,
+            "dropped": self.dropped,
             "refused": self.refused,
             "batches": self.batches,
         }

@@ -90,7 +90,10 @@ def _without_none(kind: object) -> object:
 
 def expected(kind: object) -> str:
     """The values that a type admits, in words: `an integer from 1 to 8`."""
-    info = inspect.type_info(_without_none(kind))
+    return _described(inspect.type_info(_without_none(kind)))
+
+
+def _described(info: object) -> str:
     unit = ""
     if isinstance(info, inspect.Metadata):
         unit = (info.extra_json_schema or {}).get("description", "")
@@ -112,8 +115,7 @@ def _words(info: object) -> str:
         case inspect.StrType():
             return "a text that is not empty" if info.min_length else "a text"
         case inspect.ListType():
-            inner = info.item_type.type if isinstance(info.item_type, inspect.Metadata) else info.item_type
-            return "a list, each " + _words(inner)
+            return "a list, each " + _described(info.item_type)
         case _:
             return "a table"
 

@@ -35,7 +35,7 @@ PolicyName = Annotated[
     str,
     Meta(
         pattern=r"^(adaptive|greedy|fixed|triton|tensorflow|bentoml|clipper)(:\d{1,3}(\.\d+)?)?$",
-        description="a policy, and a window in milliseconds: greedy, fixed:0.5",
+        description="adaptive, greedy, fixed, triton, tensorflow, bentoml or clipper; with a window in ms: fixed:0.5",
     ),
 ]
 
@@ -147,7 +147,9 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     it is used."""
 
     default_deadline_ms: Annotated[float, Meta(gt=0, le=3_600_000, description="milliseconds")] = 2000.0
-    """Deadline of a request that brings none, in milliseconds from the moment its first byte was read."""
+    """Deadline of a request that brings none, in milliseconds from the moment its first byte was read. It also bounds
+    what may wait: 1.25 times the rows that the model can do in this time, or in a request's own if that is longer; more
+    are shed."""
 
     max_text_nbytes: Annotated[int, Meta(ge=1, le=16 << 20, description="bytes")] = 16_384
     """Longest text of one row in bytes of UTF-8; a longer one is refused before it is queued."""

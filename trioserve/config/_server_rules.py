@@ -26,6 +26,10 @@ def server_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
     if nbytes > MAX_UNIX_PATH_NBYTES:
         expected = f"a path of at most {MAX_UNIX_PATH_NBYTES} bytes, as the kernel has it"
         problems.append(Problem(origin("unix_path"), "unix_path", expected, f"{nbytes} bytes"))
+    for key in ("models", "unix_path", "state_dir", "record"):
+        path = getattr(config, key)
+        if "\0" in path:
+            problems.append(Problem(origin(key), key, "a path without a NUL character", shown(path)))
     limits = config.limits
     for low, high in (
         ("output_soft_nbytes", "output_hard_nbytes"),

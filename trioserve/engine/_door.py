@@ -85,8 +85,11 @@ class Door:
         self.neighbours: list[Lane] = []
         """Other models on the same executor."""
         self.full_until_ns = list(OPEN)
-        """Until when, by class, those are shed without asking the rule who have no more time than somebody who was."""
+        """Until when, by class, those are shed without asking the rule who have no more time than somebody who was: one
+        row, whose payload is here as soon."""
         self._full_timeouts_ns = list(OPEN)
+        self._full_etas_ns: list[float] = list(OPEN)
+        """From now, when that one's payload would have been complete, nearly."""
         self._again_rows = self._again_ns = 0
         """Rows that were shed so, and that the scheduler has not been told of; and the time that they had."""
         self._offered = 0
@@ -134,7 +137,7 @@ class Door:
         count, rows_each = requests
         lane, classes, tenants, klass = self._lane, self.classes, self.tenants, flags & CLASS_MASK
         scheduler = lane.scheduler
-        if now_ns < self.full_until_ns[klass] and self._is_no_better(timeout_ns, klass):
+        if now_ns < self.full_until_ns[klass] and self._is_no_better(timeout_ns, eta_ns, klass):
             return self._shed_again(account, klass, (count, rows_each), timeout_ns, now_ns)
         units_each = rows_each * scheduler.units_per_row
         self._offered += count
@@ -163,9 +166,11 @@ class Door:
             tenants.count(account, busy_ns + SEEN_NS)
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
-            if not classes.yields[klass] and (account is None or not account.is_over):
+            is_over = classes.yields[klass] or (account is not None and account.is_over)
+            if rows_each == 1 and not is_over:  # whoever comes next needs no less
                 self.full_until_ns[klass] = now_ns + int(scheduler.excess_ns)
                 self._full_timeouts_ns[klass] = timeout_ns + scheduler.sla_ns // SAME_TIME
+                self._full_etas_ns[klass] = eta_ns - scheduler.sla_ns // SAME_TIME
         if scheduler.is_tense(now_ns):
             self.alarm()
         return admitted, code
@@ -182,10 +187,10 @@ class Door:
         """A batch has come back: who was shed before says nothing of who comes now."""
         self.full_until_ns[:] = OPEN
 
-    def _is_no_better(self, timeout_ns: int, klass: int) -> bool:
+    def _is_no_better(self, timeout_ns: int, eta_ns: float, klass: int) -> bool:
         """Whether a request has no better prospects than the one that was shed; much shorter ones are infeasible."""
         longest_ns = self._full_timeouts_ns[klass]
-        return longest_ns // 2 <= timeout_ns <= longest_ns
+        return longest_ns // 2 <= timeout_ns <= longest_ns and eta_ns >= self._full_etas_ns[klass]
 
     def _shed_again(
         self, account: Account | None, klass: int, requests: tuple[int, int], timeout_ns: int, now_ns: int

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from ._terminal import Terminal
 
+MAX_WAIT_NS: Final = 2_000_000
+"""The longest that a batch is put off because a more urgent model waits for more rows, all its waits together."""
+
 
 class Executor(Stage[Lane, Batch]):
     """The stage that runs models.
@@ -38,6 +41,8 @@ class Executor(Stage[Lane, Batch]):
             self.occupancy.lost(lanes[0].clock.now_ns())
         self._back_ns = 0
         """When a batch came back last."""
+        self._put_off_ns = NEVER_NS
+        """Since when a batch is put off for a more urgent model."""
         for lane in lanes:
             lane.scheduler.occupancy = self.occupancy
             lane.door.neighbours = [other for other in lanes if other is not lane]
@@ -99,6 +104,7 @@ class Executor(Stage[Lane, Batch]):
         """Of the models that a batch should be cut of now, the one whose head has the earliest key.
 
         A model that waits for more rows lets a batch of another go first if it has time for that; else its wait ends.
+        None while a more urgent one waits for so short a time that the executor should rather be kept for it.
         """
         chosen: tuple[Lane, Dispatch] | None = None
         waiting: list[Lane] = []
@@ -117,6 +123,10 @@ class Executor(Stage[Lane, Batch]):
                 lane = min(pressed, key=_urgency)
                 rows = min(lane.queue.outlook(lane.max_rows)[0], lane.scheduler.full_rows)
                 return lane, Dispatch(rows, CutReason.SLACK)
+            first, until_ns = _urgency(chosen[0]), min(self._put_off_ns, now_ns) + MAX_WAIT_NS
+            if any(lane.wake_ns <= until_ns and _urgency(lane) < first for lane in waiting):
+                self._put_off_ns = min(self._put_off_ns, now_ns)
+                return None
         return chosen
 
     def _drop(self, lane: Lane, rows: int, now_ns: int) -> None:
@@ -134,6 +144,7 @@ class Executor(Stage[Lane, Batch]):
             rows, suspect = lane.door.quarantine.isolate(lane, rows, self._terminal, now_ns)
             if not rows:
                 return
+        self._put_off_ns = NEVER_NS
         head_ns = scheduler.head_ns
         ranges = queue.take(rows, lane.slots.row_counts)
         if scheduler.returns.active:

@@ -89,7 +89,7 @@ class TrafficRecord:
                 head = json.loads(members["head"].tobytes())
                 arrivals = members["arrivals"]
         except (ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-            raise TrafficError(f"{path} is not a record of traffic: {error}") from error
+            raise TrafficError(f"{path} is not a record of traffic") from error
         if not isinstance(head, dict) or head.get("version") != VERSION:
             raise TrafficError(f"{path}: expected a record of version {VERSION}")
         if arrivals.dtype != ARRIVAL or arrivals.ndim != 1 or (np.diff(arrivals["at_ns"]) < 0).any():
