@@ -134,7 +134,7 @@ async def test_a_serving_server_saves_now_and_then(rig: Rig) -> None:
 
 
 async def settled(nursery: trio.Nursery) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(5):  # noqa: ASYNC912  nothing to wait for if the thread has ended
         while nursery.child_tasks:  # noqa: ASYNC110  a thread is waited for
             await trio.sleep(0.001)
 
