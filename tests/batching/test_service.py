@@ -233,3 +233,25 @@ def test_no_way_is_no_deviation() -> None:
     model.observe(1, 2_000_000)
     assert model.way_ns == 0
     assert model.deviation_ns(1) <= deviation_ns
+
+
+# ---------------------------------------------------------------- probes
+
+
+def test_a_few_probes_put_a_wrong_belief_right() -> None:
+    model = ServiceModel({1: 40 * MS, 8: 80 * MS}, {1: 8 * MS, 8: 8 * MS})
+    model.way_ns = 4.0 * MS
+    for _ in range(5):
+        assert model.probe(1, 2 * MS)
+    assert model.mean_ns(1) < 13 * MS
+    assert model.mean_ns(8) == pytest.approx(2 * model.mean_ns(1), rel=0.1)
+    assert model.deviation_ns(1) < 3 * MS
+    assert model.batches == 5
+
+
+@pytest.mark.parametrize("run_ns", [38 * MS, 40 * MS, 80 * MS])
+def test_a_probe_that_says_nothing_new_is_a_batch_like_others(run_ns: int) -> None:
+    probed, observed = (ServiceModel({1: 40 * MS}, {1: 3 * MS}) for _ in range(2))
+    assert not probed.probe(1, run_ns)
+    observed.observe(1, run_ns)
+    assert probed.to_state() == observed.to_state()

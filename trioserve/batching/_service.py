@@ -23,6 +23,9 @@ GAIN: Final = 1 / 32
 FAR_GAIN: Final = GAIN / 4
 """Weight for all other sizes: a machine that has become slower is slower for the sizes that nobody sends, too."""
 
+PROBE_GAIN: Final = 1 / 4
+"""Weight of a probe that took less time than was believed: a few of them have to do what else many batches do."""
+
 CLIP: Final = 4.0
 """A sample counts for at most this many quantile distances above the mean: a stall is not a slow model."""
 
@@ -195,6 +198,33 @@ class ServiceModel:
         self.k = min(MOST_K, max(LEAST_K, self.k + K_STEP * (is_miss - MISSES)))
         self._learn(units, sample_ns, mean_ns)
         self._learn_way(way_ns)
+
+    def probe(self, units: float, run_ns: int, way_ns: int = 0) -> bool:
+        """Learns from a batch that was run because it was believed to take too long.
+
+        One that took clearly less says that all sizes take less than is believed, and not that their times scatter.
+
+        Args:
+            units: its units.
+            run_ns: how long it ran.
+            way_ns: what it took besides.
+
+        Returns:
+            Whether it took clearly less.
+        """
+        if run_ns + way_ns >= self.mean_ns(units) - self.deviation_ns(units):
+            self.observe(units, run_ns, way_ns)
+            return False
+        self.batches += 1
+        share = min(1.0, run_ns / max(1.0, self._at(units, self._curve)))
+        factor = 1.0 + PROBE_GAIN * (share - 1.0)
+        self._means = [mean * factor for mean in self._means]
+        self._deviations = [deviation * factor for deviation in self._deviations]
+        self._settle()
+        factor = 1.0 + PROBE_GAIN * (min(1.0, way_ns / max(1.0, self.way_ns)) - 1.0)
+        self.way_ns *= factor
+        self._way_deviation_ns *= factor
+        return True
 
     def _learn(self, units: float, sample_ns: float, mean_ns: float) -> None:
         """Moves the sizes beside a batch towards its time, and all others a little."""
