@@ -74,3 +74,33 @@ def test_nobody_is_a_probe_while_anything_is_under_way(world: World) -> None:
         client.infer(rid + 2, timeout_us=20_000)
         world.pass_time(5 * MS)
     assert lane.stats.errors[ErrorCode.DEADLINE_INFEASIBLE] == 100
+
+
+@pytest.mark.parametrize(("took_ns", "batches"), [(30 * MS, 1), (1 * MS, 0)], ids=["longer", "not as long"])
+def test_a_batch_that_was_ended_early_teaches_that_it_takes_longer(
+    world: World, took_ns: int, batches: int
+) -> None:
+    """Where all requests expire while they run, nothing else would ever be learnt."""
+    lane = believed(world, 2 * MS)
+    before_ns = lane.service.mean_ns(1)
+    world.client().infer(1, timeout_us=20_000)
+    world.turn()
+    world.pass_time(30 * MS)
+    assert world.executor.link.abandoned
+    world.executor.finish(code=ErrorCode.CANCELLED, took_ns=took_ns)
+    world.turn()
+    assert lane.service.batches == batches
+    assert (lane.service.mean_ns(1) > before_ns) == bool(batches)
+
+
+def test_a_model_that_becomes_slow_is_found_out_from_batches_that_nobody_waits_for(world: World) -> None:
+    lane, client = believed(world, 2 * MS, 100_000), world.client()
+    for rid in range(1, 200):
+        client.infer(rid, timeout_us=20_000)
+        world.turn()
+        if world.executor.sent:
+            world.pass_time(40 * MS)
+            world.executor.finish(code=ErrorCode.CANCELLED, took_ns=40 * MS)
+        world.pass_time(5 * MS)
+    assert lane.service.mean_ns(1) > 10 * MS
+    assert lane.stats.refused > 100
