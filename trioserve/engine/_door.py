@@ -17,6 +17,8 @@ from trioserve.admission import Classes, Tenants
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CLASS_MASK, ErrorCode
 
+from ._arrival import Arrival
+
 if TYPE_CHECKING:
     from trioserve.admission import Account
 
@@ -32,6 +34,13 @@ CALM_MARGIN: Final = 1.25
 MAX_ETA_SHARE: Final = 0.25
 """Of the time that a request has, which its own payload is believed to need at most: the mean is of all clients, and
 one that sends slowly must not have others refused."""
+
+OVERDUE_WAYS: Final = 3.0
+"""A body that takes more than so many times what is usual, and 1 ms, is not counted on any more: its sender has
+stalled, and must not have others refused. Three, because senders differ."""
+
+LOOK_NS: Final = 1_000_000
+"""Least time between two looks at what is overdue."""
 
 SEEN_NS: Final = 1e-3
 """Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
@@ -89,6 +98,8 @@ class Door:
         self._full_timeouts_ns = list(OPEN)
         self._again_rows = self._again_ns = 0
         """Rows that were shed so, and that the scheduler has not been told of; and the time that they had."""
+        self._overdue_rows = self._look_ns = 0
+        """Rows of bodies that are not counted on any more; and when to look again."""
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
@@ -138,8 +149,8 @@ class Door:
             return self._shed_again(account, klass, (count, rows_each), timeout_ns, now_ns)
         units_each = rows_each * scheduler.units_per_row
         self._offered += count
-        self.tell()
-        scheduler.reserved = lane.gate.rows.taken * scheduler.units_per_row
+        self.tell(now_ns)
+        scheduler.reserved = (lane.gate.rows.taken - self._overdue_rows) * scheduler.units_per_row
         self._settle_shares(now_ns)
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
@@ -164,7 +175,9 @@ class Door:
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
             if not classes.yields[klass] and (account is None or not account.is_over):
-                self.full_until_ns[klass] = now_ns + int(scheduler.excess_ns)
+                # What is announced may turn out not to come.
+                most_ns = LOOK_NS if lane.under_way else inf
+                self.full_until_ns[klass] = now_ns + int(min(scheduler.excess_ns, most_ns))
                 self._full_timeouts_ns[klass] = timeout_ns + scheduler.sla_ns // SAME_TIME
         if scheduler.is_tense(now_ns):
             self.alarm()
@@ -222,7 +235,7 @@ class Door:
         for lane in self.neighbours:
             lane.calm_rows = 0
 
-    def tell(self) -> None:
+    def tell(self, now_ns: int) -> None:
         """Tells the scheduler what was received since it was told last, and what is on its way.
 
         What the rule was not asked about is of the default class.
@@ -238,7 +251,24 @@ class Door:
             self.classes.offered_ns[0] += units * lane.scheduler.unit_ns
             self.classes.pending_ns[0] += units * lane.scheduler.unit_ns
             self._offered = received
-        lane.scheduler.announced = lane.announced_rows * lane.scheduler.units_per_row
+        if self._overdue_rows or lane.under_way:
+            self._look(now_ns)
+        lane.scheduler.announced = (lane.announced_rows - self._overdue_rows) * lane.scheduler.units_per_row
+
+    def _look(self, now_ns: int) -> None:
+        """Counts the rows of the bodies that are overdue."""
+        lane = self._lane
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + LOOK_NS
+            usual_ns = min(OVERDUE_WAYS * lane.mean_way_ns, MAX_ETA_SHARE * lane.default_deadline_ns)
+            before_ns = now_ns - int(usual_ns) - 1_000_000
+            self._overdue_rows = 0
+            for source, begun_ns in lane.under_way.items():  # oldest first
+                if begun_ns > before_ns:
+                    break
+                if isinstance(source, Arrival):
+                    self._overdue_rows += source.rows
+        self._overdue_rows = min(self._overdue_rows, lane.announced_rows)
 
     def settle(self, now_ns: int) -> None:
         """Finds out how much may be under way while the rule is not asked; for when something has been learnt."""
