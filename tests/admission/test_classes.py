@@ -38,7 +38,12 @@ def test_who_gets_next_to_nothing_goes_first() -> None:
     classes = after(Classes(SLA_NS), 0.0, 0.95, 0.2, 0.04)
     assert classes.ranks == [0, 0, 2, 0]
     assert classes.offsets_ns[SHEDDABLE] == -SLA_NS
-    assert classes.yields == [False, True, True, False]  # those who are served leave room for the one that is not
+    assert classes.yields == [
+        False,
+        True,
+        True,
+        False,
+    ]  # those who are served leave room for the one that is not
     after(classes, 0.0, 0.95, 0.2, 2 * FLOOR_SHARE)
     assert classes.ranks == [0, 0, 2, 3]
 

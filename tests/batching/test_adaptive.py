@@ -111,6 +111,15 @@ def test_a_batch_is_made_as_small_as_its_head_needs() -> None:
     assert decide(view([deadline_ns - US] + [FAR] * 6, kg=0.0)) == Dispatch(7, NO_GAIN)
 
 
+def test_where_nothing_was_learnt_for_a_while_the_last_head_is_tried() -> None:
+    hopeless = NOW + 3 * MS
+    stale: dict[str, Any] = {"is_stale": True}
+    assert decide(view([hopeless], **stale)) == Dispatch(1, NO_GAIN)
+    assert decide(view([hopeless] * 3, **stale)) == Dispatch(0, SLACK, drop=2)
+    assert decide(view([hopeless, FAR], **stale)) == Dispatch(0, SLACK, drop=1)
+    assert decide(view([hopeless], **stale, free_ns=NOW), lead_ns=MS) == Dispatch(0, SLACK, drop=1)
+
+
 def test_a_batch_that_just_fits_its_head_is_whole() -> None:
     deadline_ns = NOW + int(SERVICE.mean_ns(8)) + US
     assert decide(view([deadline_ns] * 8, kg=0.0)) == Dispatch(8, FULL)

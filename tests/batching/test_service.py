@@ -186,6 +186,21 @@ def test_nothing_learnt_survives_too() -> None:
         ({"mean_ns": [-1, 2]}, "at least 0"),
         ({"shape_ns": []}, "one time for each"),
         ({"k": "much"}, "float"),
+        ({"k": 10**400}, "OverflowError"),
+        ({"k": float("nan")}, "finite"),
+        ({"k": float("inf")}, "finite"),
+        ({"mean_ns": [10**400] * 2}, "OverflowError"),
+        ({"mean_ns": [float("inf")] * 2}, "OverflowError"),
+        ({"mean_ns": [float("nan")] * 2}, "NaN"),
+        ({"mean_ns": [1, 10**18]}, "an hour"),
+        ({"shape_ns": [1, 1e300]}, "an hour"),
+        ({"shape_ns": [1, float("nan")]}, "finite"),
+        ({"deviation_ns": [1e300] * 2}, "an hour"),
+        ({"deviation_ns": [10_001, 1]}, "10 times the mean"),
+        ({"sizes": [-5, 8]}, "sizes of at most"),
+        ({"sizes": [1, 10**400]}, "sizes of at most"),
+        ({"max_units": 10**400}, "sizes of at most"),
+        ({"batches": -1}, "batches"),
     ],
 )
 def test_a_state_that_cannot_be_used_is_refused(change: dict[str, object], why: str) -> None:
@@ -233,3 +248,25 @@ def test_no_way_is_no_deviation() -> None:
     model.observe(1, 2_000_000)
     assert model.way_ns == 0
     assert model.deviation_ns(1) <= deviation_ns
+
+
+# ---------------------------------------------------------------- probes
+
+
+def test_a_few_probes_put_a_wrong_belief_right() -> None:
+    model = ServiceModel({1: 40 * MS, 8: 80 * MS}, {1: 8 * MS, 8: 8 * MS})
+    model.way_ns = 4.0 * MS
+    for _ in range(5):
+        assert model.probe(1, 2 * MS)
+    assert model.mean_ns(1) < 13 * MS
+    assert model.mean_ns(8) == pytest.approx(2 * model.mean_ns(1), rel=0.1)
+    assert model.deviation_ns(1) < 3 * MS
+    assert model.batches == 5
+
+
+@pytest.mark.parametrize("run_ns", [38 * MS, 40 * MS, 80 * MS])
+def test_a_probe_that_says_nothing_new_is_a_batch_like_others(run_ns: int) -> None:
+    probed, observed = (ServiceModel({1: 40 * MS}, {1: 3 * MS}) for _ in range(2))
+    assert not probed.probe(1, run_ns)
+    observed.observe(1, run_ns)
+    assert probed.to_state() == observed.to_state()

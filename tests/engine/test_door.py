@@ -356,3 +356,24 @@ def test_one_text_of_a_lesser_class_does_not_close_the_fast_path(
         world.clock.ns += 100 * MS
     assert asked == [3]
     assert set(client.codes()) == {OK}
+
+
+@pytest.mark.parametrize("mean_way_ns", [0, 2 * MS, 3_600_000 * MS], ids=["unknown", "usual", "spoilt"])
+def test_a_body_that_stalls_has_nobody_refused_for_long(make_world: MakeWorld, mean_way_ns: int) -> None:
+    """It is announced for in an hour, and its sender says no more."""
+    world = make_world(configs=(fixed_config("wide", slots=256),))
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 20 * MS, 4: 20 * MS})
+    lane.mean_way_ns = float(mean_way_ns)
+    body = world.client().begin(1, rows=200, many=True, timeout_us=3_600_000_000)
+    client = world.client()
+    client.infer(2, timeout_us=60_000)
+    assert lane.stats.refused == 1
+    world.pass_time(lane.default_deadline_ns // 4 + 2 * MS)
+    client.infer(3, timeout_us=60_000)
+    assert lane.stats.refused == 1
+    assert lane.scheduler.announced == 0
+    body.send()
+    assert lane.queue.rows == 201
+    world.settle()
+    assert lane.scheduler.announced == 0

@@ -220,7 +220,7 @@ def test_the_view_with_a_body_under_way(world: World) -> None:
     client.infer(2, timeout_us=500)
     body = client.begin(3, rows=2)
     lane.mean_way_ns = 3 * MS
-    lane.door.tell()
+    lane.door.tell(world.clock.ns)
     view = lane.scheduler.view(0, world.clock.ns)
     assert view.head_deadline_ns == world.clock.ns + MS // 2
     assert view.announced_rows == 2

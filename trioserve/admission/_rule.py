@@ -92,6 +92,11 @@ class Situation(NamedTuple):
     spare_ns: float = inf
     """By how much the promises of other models may be put off."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way."""
+        return self.idle and not self.reserved
+
     def behind(self, others_ns: float, now_ns: int) -> Situation:
         """The same behind what is queued for other models of the executors and will be served first."""
         free_ns = [int(max(now_ns, at_ns) + others_ns) for at_ns in self.free_ns]

@@ -193,6 +193,8 @@ def _fit(view: QueueView, full: int, start_ns: int) -> tuple[int, int]:
     dropped = 0
     while heads.upto(dropped + 1) > dropped and heads.deadlines_ns[dropped] < alone_ns:
         dropped += 1
+    if dropped == view.queued_rows and view.is_stale and not view.free_ns:
+        return _probe(dropped)
     if dropped:
         return dropped, 0  # to be asked again without them
     queued = len(deadlines_ns)
@@ -214,6 +216,11 @@ def _fit(view: QueueView, full: int, start_ns: int) -> tuple[int, int]:
         if better / max(1.0, service.mean_ns(better)) > DROP_GAIN * rows / max(1.0, service.mean_ns(rows)):
             return first, better
     return 0, rows
+
+
+def _probe(hopeless: int) -> tuple[int, int]:
+    """The last of those that are believed to be late: it shows whether they are, where nothing else will."""
+    return (hopeless - 1, 0) if hopeless > 1 else (0, 1)
 
 
 def _give_up(service: Service, heads: _Heads, full: int, start_ns: int) -> tuple[int, int]:

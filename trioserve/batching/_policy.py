@@ -120,6 +120,8 @@ class QueueView(NamedTuple):
     """When the last batch was started."""
     ample_ns: float = inf
     """With so much time left for the head, no batch is too large for it."""
+    is_stale: bool = False
+    """Whether nothing has been learnt of run times for a while, so that they may be wrong."""
 
     def service_ns(self, rows: int) -> float:
         """Expected run time of a batch of `rows`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from math import hypot
+from math import hypot, isfinite
 from typing import Any, Final
 
 GAIN: Final = 1 / 32
@@ -22,6 +22,9 @@ GAIN: Final = 1 / 32
 
 FAR_GAIN: Final = GAIN / 4
 """Weight for all other sizes: a machine that has become slower is slower for the sizes that nobody sends, too."""
+
+PROBE_GAIN: Final = 1 / 4
+"""Weight of a probe that took less time than was believed: a few of them have to do what else many batches do."""
 
 CLIP: Final = 4.0
 """A sample counts for at most this many quantile distances above the mean: a stall is not a slow model."""
@@ -52,6 +55,15 @@ STEPS: Final = 64
 """Sizes tried for the smallest batch that is full enough."""
 
 STATE_VERSION: Final = 1
+
+MOST_NS: Final = 3_600_000_000_000
+"""No batch takes more than an hour: a file that says so is damaged."""
+
+MOST_SCATTER: Final = 10
+"""Most times the mean that a mean deviation may be, in a file that is not damaged."""
+
+MOST_UNITS: Final = 2**32
+"""No batch has more of them."""
 
 
 class ServiceModel:
@@ -196,6 +208,33 @@ class ServiceModel:
         self._learn(units, sample_ns, mean_ns)
         self._learn_way(way_ns)
 
+    def probe(self, units: float, run_ns: int, way_ns: int = 0) -> bool:
+        """Learns from a batch that was run because it was believed to take too long.
+
+        One that took clearly less says that all sizes take less than is believed, and not that their times scatter.
+
+        Args:
+            units: its units.
+            run_ns: how long it ran.
+            way_ns: what it took besides.
+
+        Returns:
+            Whether it took clearly less.
+        """
+        if run_ns + way_ns >= self.mean_ns(units) - self.deviation_ns(units):
+            self.observe(units, run_ns, way_ns)
+            return False
+        self.batches += 1
+        share = min(1.0, run_ns / max(1.0, self._at(units, self._curve)))
+        factor = 1.0 + PROBE_GAIN * (share - 1.0)
+        self._means = [mean * factor for mean in self._means]
+        self._deviations = [deviation * factor for deviation in self._deviations]
+        self._settle()
+        factor = 1.0 + PROBE_GAIN * (min(1.0, way_ns / max(1.0, self.way_ns)) - 1.0)
+        self.way_ns *= factor
+        self._way_deviation_ns *= factor
+        return True
+
     def _learn(self, units: float, sample_ns: float, mean_ns: float) -> None:
         """Moves the sizes beside a batch towards its time, and all others a little."""
         distance = abs(sample_ns / mean_ns - 1.0)
@@ -265,14 +304,32 @@ class ServiceModel:
             means = dict(zip(sizes, map(int, state["mean_ns"]), strict=True))
             deviations = dict(zip(sizes, map(int, state["deviation_ns"]), strict=True))
             model = cls(means, deviations, max_units=int(state["max_units"]))
-            model._shape = list(accumulate(map(float, state["shape_ns"]), max))
-            model.k = min(MOST_K, max(LEAST_K, float(state["k"])))
+            k, *shape = map(float, (state["k"], *state["shape_ns"]))
+            model._shape = list(accumulate(shape, max))
+            model.k = min(MOST_K, max(LEAST_K, k))
             model.batches = int(state["batches"])
             model._warm = bool(state["warm"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"service model: {error!r}") from error
+        if not all(map(isfinite, (k, *shape))):
+            raise ValueError("service model: expected finite numbers")
         if sizes != sorted(set(sizes)) or len(model._shape) != len(sizes):
             raise ValueError("service model: expected ascending sizes and one time for each")
-        if any(value < 0 for value in (*model._means, *model._deviations, *model._shape)):
-            raise ValueError("service model: expected times of at least 0")
+        model._check()
         return model
+
+    def _check(self) -> None:
+        """Refuses what no model is like.
+
+        Raises:
+            ValueError: a number is out of the range that `to_state` writes.
+        """
+        if not all(0 <= value <= MOST_NS for value in (*self._means, *self._deviations, *self._shape)):
+            raise ValueError("service model: expected times of at least 0 and at most an hour")
+        scatter = zip(self._deviations, self._means, strict=True)
+        if any(deviation > MOST_SCATTER * max(1.0, mean) for deviation, mean in scatter):
+            raise ValueError(f"service model: expected deviations of at most {MOST_SCATTER} times the mean")
+        if not all(0 < size <= MOST_UNITS for size in self._sizes) or not 0 <= self._max_units <= MOST_UNITS:
+            raise ValueError(f"service model: expected sizes of at most {MOST_UNITS} units")
+        if self.batches < 0:
+            raise ValueError("service model: expected a number of batches")

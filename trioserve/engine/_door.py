@@ -17,6 +17,8 @@ from trioserve.admission import Classes, Tenants
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CLASS_MASK, ErrorCode
 
+from ._arrival import Arrival
+
 if TYPE_CHECKING:
     from trioserve.admission import Account
 
@@ -32,6 +34,13 @@ CALM_MARGIN: Final = 1.25
 MAX_ETA_SHARE: Final = 0.25
 """Of the time that a request has, which its own payload is believed to need at most: the mean is of all clients, and
 one that sends slowly must not have others refused."""
+
+OVERDUE_WAYS: Final = 3.0
+"""A body that takes more than so many times what is usual, and 1 ms, is not counted on any more: its sender has
+stalled, and must not have others refused. Three, because senders differ."""
+
+LOOK_NS: Final = 1_000_000
+"""Least time between two looks at what is overdue."""
 
 SEEN_NS: Final = 1e-3
 """Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
@@ -92,6 +101,8 @@ class Door:
         """From now, when that one's payload would have been complete, nearly."""
         self._again_rows = self._again_ns = 0
         """Rows that were shed so, and that the scheduler has not been told of; and the time that they had."""
+        self._overdue_rows = self._look_ns = 0
+        """Rows of bodies that are not counted on any more; and when to look again."""
         self._offered = 0
         """Requests received that the scheduler has been told of."""
 
@@ -141,11 +152,12 @@ class Door:
             return self._shed_again(account, klass, (count, rows_each), timeout_ns, now_ns)
         units_each = rows_each * scheduler.units_per_row
         self._offered += count
-        self.tell()
-        scheduler.reserved = lane.gate.rows.taken * scheduler.units_per_row
+        self.tell(now_ns)
+        scheduler.reserved = (lane.gate.rows.taken - self._overdue_rows) * scheduler.units_per_row
         self._settle_shares(now_ns)
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
+        over_share = classes.yields[klass] or (account is not None and account.is_over)
         admitted, code = scheduler.admit(
             count,
             units_each,
@@ -154,7 +166,7 @@ class Door:
             key_ns=key_ns,
             eta_ns=int(min(eta_ns, MAX_ETA_SHARE * timeout_ns)),
             overtaking=classes.overtaking[klass],
-            over_share=classes.yields[klass] or (account is not None and account.is_over),
+            over_share=over_share,
             others_ns=self._others_ns(key_ns) if self.neighbours else 0.0,
             spare_ns=min([other.door.spare_ns(key_ns, now_ns) for other in self.neighbours], default=inf),
         )
@@ -166,14 +178,19 @@ class Door:
             tenants.count(account, busy_ns + SEEN_NS)
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
-            is_over = classes.yields[klass] or (account is not None and account.is_over)
-            if rows_each == 1 and not is_over:  # whoever comes next needs no less
-                self.full_until_ns[klass] = now_ns + int(scheduler.excess_ns)
-                self._full_timeouts_ns[klass] = timeout_ns + scheduler.sla_ns // SAME_TIME
-                self._full_etas_ns[klass] = eta_ns - scheduler.sla_ns // SAME_TIME
+            if rows_each == 1 and not over_share:  # whoever comes next needs no less
+                self._remember_shed(klass, timeout_ns, eta_ns, now_ns)
         if scheduler.is_tense(now_ns):
             self.alarm()
         return admitted, code
+
+    def _remember_shed(self, klass: int, timeout_ns: int, eta_ns: float, now_ns: int) -> None:
+        """For a while, those with no better prospects than this one are shed unasked."""
+        scheduler = self._lane.scheduler
+        most_ns = LOOK_NS if self._lane.under_way else inf  # what is announced may turn out not to come
+        self.full_until_ns[klass] = now_ns + int(min(scheduler.excess_ns, most_ns))
+        self._full_timeouts_ns[klass] = timeout_ns + scheduler.sla_ns // SAME_TIME
+        self._full_etas_ns[klass] = eta_ns - scheduler.sla_ns // SAME_TIME
 
     def _settle_shares(self, now_ns: int) -> None:
         """Looks at the shares of tenants and classes where that is due."""
@@ -227,7 +244,7 @@ class Door:
         for lane in self.neighbours:
             lane.calm_rows = 0
 
-    def tell(self) -> None:
+    def tell(self, now_ns: int) -> None:
         """Tells the scheduler what was received since it was told last, and what is on its way.
 
         What the rule was not asked about is of the default class.
@@ -243,7 +260,24 @@ class Door:
             self.classes.offered_ns[0] += units * lane.scheduler.unit_ns
             self.classes.pending_ns[0] += units * lane.scheduler.unit_ns
             self._offered = received
-        lane.scheduler.announced = lane.announced_rows * lane.scheduler.units_per_row
+        if self._overdue_rows or lane.under_way:
+            self._look(now_ns)
+        lane.scheduler.announced = (lane.announced_rows - self._overdue_rows) * lane.scheduler.units_per_row
+
+    def _look(self, now_ns: int) -> None:
+        """Counts the rows of the bodies that are overdue."""
+        lane = self._lane
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + LOOK_NS
+            usual_ns = min(OVERDUE_WAYS * lane.mean_way_ns, MAX_ETA_SHARE * lane.default_deadline_ns)
+            before_ns = now_ns - int(usual_ns) - 1_000_000
+            self._overdue_rows = 0
+            for source, begun_ns in lane.under_way.items():  # oldest first
+                if begun_ns > before_ns:
+                    break
+                if isinstance(source, Arrival):
+                    self._overdue_rows += source.rows
+        self._overdue_rows = min(self._overdue_rows, lane.announced_rows)
 
     def settle(self, now_ns: int) -> None:
         """Finds out how much may be under way while the rule is not asked; for when something has been learnt."""

@@ -197,7 +197,8 @@ class Executor(Stage[Lane, Batch]):
         # What it took besides, as the server sees it: hops and its own turn. The next one has to wait for that, too.
         way_ns = max(0, now_ns - max(work.cut_ns, self._back_ns) - run_ns)
         self._back_ns = now_ns
-        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=bool(result.code), way_ns=way_ns)
+        is_lesson = not result.code or _took_longer(result, work, run_ns)
+        scheduler.finished(cut, deadlines_ns, run_ns, now_ns, failed=not is_lesson, way_ns=way_ns)
         lane.door.reopen()
         if scheduler.learnt_ns == now_ns:
             lane.door.settle(now_ns)
@@ -208,6 +209,11 @@ class Executor(Stage[Lane, Batch]):
         """The worker was lost with this batch."""
         del work
         self.occupancy.in_flight[0] -= 1
+
+
+def _took_longer(result: StageResult, work: Batch, run_ns: int) -> bool:
+    """Whether a batch was ended because nobody waited for it any more, after longer than it was expected to take."""
+    return result.code == ErrorCode.CANCELLED and 0 < work.lane.service.mean_ns(work.units) < run_ns
 
 
 def _urgency(lane: Lane) -> tuple[int, int]:

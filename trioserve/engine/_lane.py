@@ -344,7 +344,7 @@ class Lane:
 
     def decide(self, now_ns: int) -> Dispatch | WaitUntil:
         """What the executor, which can take a batch, should do about this model; its queue must not be empty."""
-        self.door.tell()
+        self.door.tell(now_ns)
         return self.scheduler.decide(0, now_ns)
 
     def _announced_etas(self) -> list[int]:

@@ -28,13 +28,11 @@ from trioserve.batching import (
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason, ErrorCode
 
+from ._lessons import Lessons
 from ._occupancy import LONG_AGO_NS, Cut, Occupancy, ServiceByRows
 from ._waiting import Columns, Queue
 
 RATE_MEMORY_NS: Final = 10_000_000
-REFRESH_NS: Final = 1_000_000
-"""Least time between two lessons: models whose batches take less are learnt from a sample."""
-
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
 
@@ -103,7 +101,7 @@ class Scheduler:
         """Of the request that was shed last: by how much it would have been late, and its units."""
         self._dropped = 0
         self._tense_ns = LONG_AGO_NS
-        self.learnt_ns = LONG_AGO_NS
+        self._lessons: Final = Lessons()
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
 
@@ -179,6 +177,8 @@ class Scheduler:
         if verdict.is_near:
             self._tense_ns = now_ns
         admitted = verdict.admitted
+        if not admitted and ready_ns < distance_ns and not others_ns and spare_ns == inf:
+            admitted = int(situation.is_empty and self._lessons.wants_probe(now_ns))
         self.reserved += admitted * units_each
         if admitted == count:
             return count, ErrorCode.OK
@@ -283,6 +283,7 @@ class Scheduler:
             busy,
             occupancy.last_start_ns,
             self._ample_ns,
+            self._lessons.is_stale(now_ns),
         )
 
     def _etas(self, now_ns: int) -> list[tuple[int, float]]:
@@ -366,7 +367,7 @@ class Scheduler:
         """
         self.last_completion_ns = now_ns
         self.occupancy.finished(cut.executor, cut.predicted_ns, now_ns)
-        if len(deadlines_ns) and not failed:
+        if len(deadlines_ns) and not failed and not self._lessons.is_probing:
             late = sum([deadline_ns < now_ns for deadline_ns in deadlines_ns])
             if cut.near or late:
                 self.margins.cut(len(deadlines_ns), late)
@@ -380,11 +381,13 @@ class Scheduler:
         learner = cast("Learner | None", self.policy if hasattr(self.policy, "learn") else None)
         if learner is not None:
             learner.learn(round(cut.units), run_ns)
-        if now_ns - self.learnt_ns < REFRESH_NS:
-            return
-        self.learnt_ns = now_ns
-        self.service.observe(cut.units, run_ns, way_ns)
-        self.refresh()
+        if self._lessons.learn(self.service, cut.units, run_ns, way_ns, now_ns):
+            self.refresh()
+
+    @property
+    def learnt_ns(self) -> int:
+        """When something was learnt last from how long a batch ran."""
+        return self._lessons.learnt_ns
 
     def is_tense(self, now_ns: int) -> bool:
         """Whether within the last default deadline one was refused, or admitted with a risk."""
