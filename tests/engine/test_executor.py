@@ -9,6 +9,7 @@ from tests.engine.play_models import fixed_config
 from tests.engine.world import MS, US, World
 from trioserve.batching import Dispatch, FixedWindow, QueueView, ServiceModel, WaitUntil
 from trioserve.engine import NEVER_NS
+from trioserve.engine._lessons import REFRESH_NS
 from trioserve_protocol import CutReason, ErrorCode
 
 OK = ErrorCode.OK
@@ -179,7 +180,7 @@ def test_the_service_time_is_learned(world: World) -> None:
     assert lane.service.predict_ns(1) == 6 * MS
     client.infer(2)
     world.turn()
-    world.clock.ns += MS
+    world.clock.ns += REFRESH_NS
     world.executor.finish(took_ns=12 * MS)
     assert 6 * MS < lane.service.predict_ns(1) < 7 * MS
 

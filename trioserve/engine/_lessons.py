@@ -13,7 +13,7 @@ from ._occupancy import LONG_AGO_NS
 if TYPE_CHECKING:
     from trioserve.batching import ServiceModel
 
-REFRESH_NS: Final = 1_000_000
+REFRESH_NS: Final = 4_000_000
 """Least time between two lessons: models whose batches take less are learnt from a sample."""
 
 PROBE_NS: Final = 100_000_000

@@ -12,8 +12,6 @@ from typing import Final, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
-    PROMPT_NS,
-    Adaptive,
     Bursts,
     DeadlineBands,
     Dispatch,
@@ -26,10 +24,11 @@ from trioserve.batching import (
     WaitUntil,
 )
 from trioserve.request import NEVER_NS
-from trioserve_protocol import CutReason, ErrorCode
+from trioserve_protocol import ErrorCode
 
 from ._lessons import Lessons
 from ._occupancy import LONG_AGO_NS, Cut, Occupancy, ServiceByRows
+from ._plain import plain_cut
 from ._waiting import Columns, Queue
 
 RATE_MEMORY_NS: Final = 10_000_000
@@ -117,7 +116,7 @@ class Scheduler:
         self.unit_ns = self.rule.full_ns / self.rule.full_units
         """Executor time of one unit in a full batch."""
         deviation_ns = max(service.deviation_ns(1), self.rule.full_deviation_ns)
-        self._ample_ns = 2 * (self.rule.full_ns + self.margins.kg * service.k * deviation_ns)
+        self.ample_ns = 2 * (self.rule.full_ns + self.margins.kg * service.k * deviation_ns)
         self._fixed_ns = service.alpha_ns
         self._per_row_ns = service.beta_ns * self.units_per_row
         self.returns.tune(self._fixed_ns)
@@ -282,7 +281,7 @@ class Scheduler:
             executors,
             busy,
             occupancy.last_start_ns,
-            self._ample_ns,
+            self.ample_ns,
             self._lessons.is_stale(now_ns),
         )
 
@@ -305,23 +304,7 @@ class Scheduler:
         """
         if not self.queue.rows:
             return WaitUntil(NEVER_NS)
-        if self.queue.rows >= self.full_rows and self._is_plain(executor, now_ns):
-            return Dispatch(self.full_rows, CutReason.FULL)
-        return self.policy.decide(self.view(executor, now_ns), now_ns)
-
-    def _is_plain(self, executor: int, now_ns: int) -> bool:
-        """Whether the policy lets a full batch go whose head has ample time: so it is with nearly all at high load."""
-        start_ns = now_ns
-        if self.occupancy.in_flight[executor]:
-            start_ns = max(now_ns, self.occupancy.free_ns[executor])
-        self.head_ns = self.queue.floor_deadline_ns(self.full_rows)
-        return (
-            type(self.policy) is Adaptive
-            and self.units_per_row == 1.0
-            and self.service.known
-            and (start_ns == now_ns or self.rule.full_ns < PROMPT_NS)
-            and self.head_ns - start_ns >= self._ample_ns
-        )
+        return plain_cut(self, executor, now_ns) or self.policy.decide(self.view(executor, now_ns), now_ns)
 
     def _head_of(self, rows: int) -> int:
         self.head_ns = self.queue.head_deadline_ns(rows)
