@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from trioserve.batching import DeadlineBands, DecayingRate
+from trioserve.batching import DeadlineBands
 
 MS = 1_000_000
+SOON = 5 * MS
 
 
 def test_a_steady_stream_has_its_rate() -> None:
-    rate = DecayingRate(10 * MS)
+    bands = DeadlineBands(10 * MS)
     for step in range(1, 101):
-        rate.pending += 5
-        assert rate.per_ns(step * MS) >= 0
-    assert rate.per_ns(100 * MS) == pytest.approx(5 / MS, rel=1e-3)
+        bands.count(5, SOON)
+        assert bands.rates(SOON, step * MS)[0] >= 0
+    assert bands.rates(SOON, 100 * MS)[0] == pytest.approx(5 / MS, rel=1e-3)
 
 
 def test_what_was_is_forgotten() -> None:
-    rate = DecayingRate(10 * MS)
-    rate.pending += 100
-    before = rate.per_ns(10 * MS)
-    assert rate.per_ns(20 * MS) == pytest.approx(before / 2.718, rel=1e-3)
-    assert rate.per_ns(1_000 * MS) == pytest.approx(0, abs=1e-12)
+    bands = DeadlineBands(10 * MS)
+    bands.count(100, SOON)
+    before, _ = bands.rates(SOON, 10 * MS)
+    assert bands.rates(SOON, 20 * MS)[0] == pytest.approx(before / 2.718, rel=1e-3)
+    assert bands.rates(SOON, 1_000 * MS)[0] == pytest.approx(0, abs=1e-12)
 
 
 def test_asking_twice_at_one_moment_changes_nothing() -> None:
-    rate = DecayingRate(10 * MS)
-    rate.pending += 3
-    first = rate.per_ns(MS)
-    rate.pending += 3
-    assert rate.per_ns(MS) == first
-    assert rate.pending == 3
+    bands = DeadlineBands(10 * MS)
+    bands.count(3, SOON)
+    first = bands.rates(SOON, MS)
+    bands.count(3, SOON)
+    assert bands.rates(SOON, MS) == first
+    assert sum(bands.pending.values()) == 3
 
 
 def test_requests_in_a_hurry_are_told_apart() -> None:

@@ -118,6 +118,21 @@ def run_shell(script: Path, port: int, commands: Path | None = None) -> str:
     return done.stdout
 
 
+def succeed(command: list[str], repository: Path, commands: Path) -> str:
+    """What a command of the guide prints, which must end well."""
+    done = subprocess.run(
+        command,
+        cwd=repository,
+        env=environment(commands),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
 def without_times(dump: str) -> str:
     """A hex dump of one reply with the bytes at 20..23 and 28..31, which are times, and the text column cut out."""
     lines = [line[:49].split() for line in dump.splitlines()]
@@ -158,16 +173,7 @@ def test_a_ping_by_hand(double: int) -> None:
 
 def test_the_guide_s_repository_has_no_problem(repository: Path, commands: Path) -> None:
     command = (SNIPPETS / "check.sh").read_text(encoding="utf-8").split()
-    done = subprocess.run(
-        command,
-        cwd=repository,
-        env=environment(commands),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
+    succeed(command, repository, commands)
 
 
 @pytest.mark.parametrize("script", ["serve.sh", "serve_config.sh"])
@@ -184,17 +190,7 @@ def test_the_guide_s_traffic_is_recorded_and_replayed(repository: Path, commands
     )
     for port in served([str(commands / record[0]), *record[1:]], repository, commands):
         assert "5453 0133" in run_shell(SNIPPETS / "ping.sh", port)
-    done = subprocess.run(
-        replay,
-        cwd=repository,
-        env=environment(commands),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert done.stdout.startswith("double: 0 requests")
+    assert succeed(replay, repository, commands).startswith("double: 0 requests")
 
 
 CLIENTS = sorted(SNIPPETS.glob("client_*.py")) + [

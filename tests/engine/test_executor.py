@@ -177,12 +177,12 @@ def test_the_service_time_is_learned(world: World) -> None:
     client.infer(1)
     world.turn()
     world.executor.finish(took_ns=6 * MS)
-    assert lane.service.predict_ns(1) == 6 * MS
+    assert lane.service.mean_ns(1) == 6 * MS
     client.infer(2)
     world.turn()
     world.clock.ns += REFRESH_NS
     world.executor.finish(took_ns=12 * MS)
-    assert 6 * MS < lane.service.predict_ns(1) < 7 * MS
+    assert 6 * MS < lane.service.mean_ns(1) < 7 * MS
 
 
 def test_a_failed_batch_teaches_nothing(world: World) -> None:
@@ -191,7 +191,7 @@ def test_a_failed_batch_teaches_nothing(world: World) -> None:
     client.infer(1)
     world.turn()
     world.executor.finish(took_ns=6 * MS, code=int(ErrorCode.MODEL_RAISED), message="boom")
-    assert lane.service.predict_ns(1) == 0
+    assert lane.service.mean_ns(1) == 0
     assert (client.code(1), client.replies[1].message) == (ErrorCode.MODEL_RAISED, "boom")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ._classes import Classes, rank_offset_ns
 from ._gate import Gate, Permits
 from ._rule import Rule, Situation, Verdict
-from ._tenants import Account, Quota, Tenants
+from ._tenants import SEEN_NS, Account, Quota, Tenants
 
 __all__ = [
+    "SEEN_NS",
     "Account",
     "Classes",
     "Gate",

@@ -13,6 +13,8 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
+from ._rule import MOST_OVERTAKING
+
 RANKS: Final = (1, 0, 2, 3)
 """By the class bits of the wire: CRITICAL, which is the default, CRITICAL_PLUS, SHEDDABLE_PLUS, SHEDDABLE."""
 
@@ -30,10 +32,6 @@ TRACE: Final = 0.001
 
 NEAR_SHARE: Final = 0.75
 """Of the executors' time: while less is asked for in all, there is room for every class, and none leaves any."""
-
-MOST_OVERTAKING: Final = 0.995
-"""Of the executors' time, that better classes are believed to take. With less, some of a lesser class are admitted
-when the better ones alone ask for more than there is, and three in four of them are dropped later."""
 
 
 class Classes:

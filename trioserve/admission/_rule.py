@@ -26,7 +26,8 @@ CAP_SHARE: Final = 1.25
 
 MAX_RHO: Final = 0.5
 MOST_OVERTAKING: Final = 0.995
-"""Part of the capacity, at most, that those who come later and go first are believed to take."""
+"""Part of the capacity, at most, that those who come later and go first are believed to take. With less, some of a
+lesser class are admitted when the better ones alone ask for more than there is, and three in four are dropped later."""
 
 CALM_BATCHES: Final = 2
 """Full batches an executor that may be reserved while one comparison decides."""

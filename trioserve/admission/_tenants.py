@@ -18,6 +18,9 @@ MEMORY_NS: Final = 200_000_000
 ACTIVE_NS: Final = 1_000_000_000
 """For so long after its last request a tenant takes part in the division."""
 
+SEEN_NS: Final = 1e-3
+"""Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
+
 TOLERANCE: Final = 1.1
 """How much more than an equal part a tenant has before it leaves room."""
 

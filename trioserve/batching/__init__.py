@@ -9,7 +9,7 @@ from ._margins import Margins
 from ._named import POLICY_NAMES, policy_named
 from ._policy import Dispatch, FixedWindow, Learner, Policy, QueueView, WaitUntil, WorkConserving
 from ._queue import RowQueue
-from ._rate import DeadlineBands, DecayingRate
+from ._rate import DeadlineBands
 from ._returns import Returns
 from ._rivals import AdditiveIncrease, Cork, Greedy, JustInTime, PreferredSizes, WaitForRows
 from ._service import ServiceModel
@@ -23,7 +23,6 @@ __all__ = [
     "Bursts",
     "Cork",
     "DeadlineBands",
-    "DecayingRate",
     "Dispatch",
     "FixedWindow",
     "Greedy",

@@ -10,33 +10,6 @@ from math import exp
 from typing import Final
 
 
-class DecayingRate:
-    """Events a nanosecond, each forgotten exponentially.
-
-    Args:
-        memory_ns: the time in which an event loses all but 37 % of its weight.
-    """
-
-    __slots__ = ("_at_ns", "_per_ns", "memory_ns", "pending")
-
-    def __init__(self, memory_ns: int) -> None:
-        self.memory_ns: Final = memory_ns
-        self.pending = 0.0
-        """Events since the rate was asked for last; whoever counts adds to this."""
-        self._per_ns = 0.0
-        self._at_ns = 0
-
-    def per_ns(self, now_ns: int) -> float:
-        """The rate at this moment. What is pending is taken as spread over the time since it was asked for last."""
-        passed_ns = now_ns - self._at_ns
-        if passed_ns > 0:
-            left = exp(-passed_ns / self.memory_ns)
-            self._per_ns = left * self._per_ns + (1 - left) * self.pending / passed_ns
-            self.pending = 0.0
-            self._at_ns = now_ns
-        return self._per_ns
-
-
 class DeadlineBands:
     """What is offered, by the time it comes with: requests in a hurry delay those that are not.
 

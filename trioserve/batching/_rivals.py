@@ -14,6 +14,7 @@ from trioserve_protocol import CutReason
 from ._policy import Dispatch, QueueView, WaitUntil
 
 NEVER_NS: Final = 2**63 - 1
+"""As in `trioserve.request`, which knows Trio: policies do not."""
 
 
 class Greedy:

@@ -121,8 +121,6 @@ class ServiceModel:
         """Expected time of a batch of so many units, its way included, nanoseconds; 0 while nothing is known."""
         return self._at(units, self._curve) + self.way_ns
 
-    predict_ns = mean_ns
-
     def deviation_ns(self, units: float) -> float:
         """Its mean absolute deviation, nanoseconds."""
         least_ns = LEAST_DEVIATION * self._at(units, self._curve)

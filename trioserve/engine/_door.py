@@ -13,7 +13,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from trioserve.admission import Classes, Tenants
+from trioserve.admission import SEEN_NS, Classes, Tenants
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CLASS_MASK, ErrorCode
 
@@ -41,9 +41,6 @@ stalled, and must not have others refused. Three, because senders differ."""
 
 LOOK_NS: Final = 1_000_000
 """Least time between two looks at what is overdue."""
-
-SEEN_NS: Final = 1e-3
-"""Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
 
 MAX_SHEDS: Final = 4_096
 OPEN: Final = (0, 0, 0, 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trioserve.admission import SEEN_NS
 from trioserve.errors import TrioserveError
 from trioserve_protocol import (
     ErrorCode,
@@ -22,7 +23,6 @@ from trioserve_protocol import (
 
 from ._bulk import admit_many, begin
 from ._columns import admit_columns, admit_run, terms_of
-from ._door import SEEN_NS
 from ._lane import SPECIAL
 from ._refusals import Refusals
 from ._text import TextLane

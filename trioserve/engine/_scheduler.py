@@ -242,10 +242,6 @@ class Scheduler:
         scale = self.units_per_row
         return self.rule.run_ns(rows * scale, self.queue.rows * scale)
 
-    def release(self, units: float) -> None:
-        """What was reserved has ended, in whatever way."""
-        self.reserved -= units
-
     # ---------------------------------------------------------------- the cut
 
     def view(self, executor: int, now_ns: int) -> QueueView:

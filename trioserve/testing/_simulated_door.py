@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trioserve.admission import Account, Classes, Tenants
+from trioserve.admission import SEEN_NS, Account, Classes, Tenants
 
 if TYPE_CHECKING:
     from trioserve.engine import Scheduler
 
     from ._arrivals import Trace
-
-SEEN_NS: Final = 1e-3
-"""Executor time that counts for a tenant of whom nothing is admitted: it takes part in the division all the same."""
 
 
 class SimulatedDoor:
