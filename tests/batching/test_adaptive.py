@@ -82,14 +82,15 @@ def test_a_batch_stays_open_while_the_executor_is_busy() -> None:
     assert decide(busy, NOW + 3 * MS - 50 * US, lead_ns=50 * US) == Dispatch(8, FULL)
 
 
-def test_a_full_batch_that_is_short_goes_at_once() -> None:
-    """A timer's lateness would be a tenth of it."""
-    short = line(0.3, 0.01)
-    assert short.mean_ns(8) < PROMPT_NS
-    assert decide(view(queued_rows=9, free_ns=NOW + MS // 4, service=short)) == Dispatch(8, FULL)
-    assert decide(view(queued_rows=7, free_ns=NOW + MS // 4, service=short)) == WaitUntil(NOW + MS // 4)
-    blind = view(queued_rows=9, free_ns=NOW + MS // 4, service=ServiceModel({}))
-    assert decide(blind) == WaitUntil(NOW + MS // 4)
+def test_short_batches_go_to_a_busy_executor_at_once() -> None:
+    """A timer's lateness would be a tenth of one."""
+    prompt: dict[str, Any] = {"service": line(0.3, 0.01), "is_prompt": True}
+    soon_ns, later_ns = NOW + MS // 4, NOW + PROMPT_NS
+    assert decide(view(queued_rows=9, free_ns=soon_ns, **prompt)) == Dispatch(8, FULL)
+    assert decide(view(queued_rows=7, free_ns=soon_ns, **prompt)) == Dispatch(7, NO_GAIN)
+    assert decide(view(queued_rows=9, free_ns=later_ns, **prompt)) == WaitUntil(later_ns)
+    blind = view(queued_rows=9, free_ns=soon_ns, service=ServiceModel({}), is_prompt=True)
+    assert decide(blind) == WaitUntil(soon_ns)
 
 
 # ---------------------------------------------------------------- deadlines

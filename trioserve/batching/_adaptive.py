@@ -19,8 +19,8 @@ BLIND_ROWS: Final = 4
 """Largest batch while nothing is known of run times."""
 
 PROMPT_NS: Final = 1_000_000
-"""A full batch that runs for less than this goes to a busy worker at once: a timer's lateness would cost more than
-what the order of the queue could gain until the worker is free."""
+"""Batches go at once to a worker that is busy for less than this, with batches that run for less than this: a timer's
+lateness, and a worker that waits for its next batch, would cost more than late binding could gain until it is free."""
 
 HURT: Final = 1.4
 """Of the cut margin: a following batch is given a little more."""
@@ -59,7 +59,7 @@ class Adaptive:
         full = view.full_rows or view.max_rows
         start_ns = now_ns
         if view.free_ns > now_ns + self.lead_ns:
-            if queued < full or not service.known or service.mean_ns(full) >= PROMPT_NS:
+            if not view.is_prompt or view.free_ns - now_ns >= PROMPT_NS or not service.known:
                 return WaitUntil(view.free_ns - self.lead_ns)
             start_ns = view.free_ns
         if not service.known:

@@ -122,6 +122,8 @@ class QueueView(NamedTuple):
     """With so much time left for the head, no batch is too large for it."""
     is_stale: bool = False
     """Whether nothing has been learnt of run times for a while, so that they may be wrong."""
+    is_prompt: bool = False
+    """Whether even a full batch runs for so short a time that a wait for a busy executor gains nothing."""
 
     def service_ns(self, rows: int) -> float:
         """Expected run time of a batch of `rows`."""

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from trioserve.admission import Rule, Situation
 from trioserve.batching import (
+    PROMPT_NS,
     Bursts,
     DeadlineBands,
     Dispatch,
@@ -28,7 +29,7 @@ from trioserve_protocol import ErrorCode
 
 from ._lessons import Lessons
 from ._occupancy import LONG_AGO_NS, Cut, Occupancy, ServiceByRows
-from ._plain import plain_cut
+from ._plain import plain_decision
 from ._waiting import Columns, Queue
 
 RATE_MEMORY_NS: Final = 10_000_000
@@ -119,7 +120,9 @@ class Scheduler:
         self.ample_ns = 2 * (self.rule.full_ns + self.margins.kg * service.k * deviation_ns)
         self._fixed_ns = service.alpha_ns
         self._per_row_ns = service.beta_ns * self.units_per_row
-        self.returns.tune(self._fixed_ns)
+        # Turns of a busy server are a part of a batch's way, but not of what it costs the executor.
+        self.is_prompt = self.rule.full_ns - service.way_ns < PROMPT_NS
+        self.returns.tune(service.alpha_ns - service.way_ns)
 
     # ---------------------------------------------------------------- admission
 
@@ -279,6 +282,7 @@ class Scheduler:
             occupancy.last_start_ns,
             self.ample_ns,
             self._lessons.is_stale(now_ns),
+            self.is_prompt,
         )
 
     def _etas(self, now_ns: int) -> list[tuple[int, float]]:
@@ -300,7 +304,7 @@ class Scheduler:
         """
         if not self.queue.rows:
             return WaitUntil(NEVER_NS)
-        return plain_cut(self, executor, now_ns) or self.policy.decide(self.view(executor, now_ns), now_ns)
+        return plain_decision(self, executor, now_ns) or self.policy.decide(self.view(executor, now_ns), now_ns)
 
     def _head_of(self, rows: int) -> int:
         self.head_ns = self.queue.head_deadline_ns(rows)
