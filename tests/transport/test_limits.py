@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.gate import executor_held, hold
 from tests.e2e.harness import (
     Closed,
     ServerProcess,
     Wire,
-    executor_held,
-    hold,
     infer,
     row,
     serving,
