@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,20 @@ class Slow(trioserve.Model):
         return x
 
 
+class Held(trioserve.Model):
+    """Holds its executor until the file exists whose path it is given, or for half a minute."""
+
+    inputs = {"path": trioserve.Tensor("u1", [-1, 256])}
+    outputs = {"y": trioserve.Tensor("f4", [-1, 1])}
+    default_deadline_ms = 60_000
+
+    def infer(self, path: NDArray[np.uint8]) -> Array:
+        gate, end = Path(os.fsdecode(path[0].tobytes().rstrip(b"\0"))), time.monotonic() + 30
+        while not gate.exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        return np.zeros((len(path), 1), np.float32)
+
+
 class Image(trioserve.Model):
     """A 602 KB input and a 4 KB output that depends on all of it."""
 
@@ -112,4 +127,4 @@ class Mortal(trioserve.Model):
 
 
 ALL = {"echo": Echo, "scale": Scale, "fragile": Fragile, "slow": Slow, "image": Image, "blob": Blob,
-       "mixed": Mixed, "mortal": Mortal}  # fmt: skip
+       "mixed": Mixed, "mortal": Mortal, "held": Held}  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,9 +25,6 @@ outputs.y = { dtype = "f4", dims = [-1, 4] }
 batching = { max_rows = 16 }
 """
 
-LIMIT_S = 1.0
-"""What is seen is 2 ms, and 20 on a machine with twice as much to do as it can; without it a batch runs for an hour."""
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -46,12 +42,10 @@ def wire(server: ServerProcess) -> Iterator[Wire]:
     server.assert_at_rest()
 
 
-def served_at_once(wire: Wire, rid: int) -> None:
-    """A quick request has its result soon."""
-    started = time.monotonic()
+def served(wire: Wire, rid: int) -> None:
+    """A quick request has its result, and not after a batch that runs for an hour."""
     wire.send(infer(rid, row(3)))
     assert wire.result(rid).tolist() == np.array([3, 0, 0, 0], np.float32).tolist()
-    assert time.monotonic() - started < LIMIT_S
 
 
 def test_a_cancelled_batch_gives_the_executor_back(server: ServerProcess, wire: Wire) -> None:
@@ -60,14 +54,14 @@ def test_a_cancelled_batch_gives_the_executor_back(server: ServerProcess, wire: 
         wait_for(lambda: server.statistics()["workers"][0]["in_flight"])
         wire.send(cancel_frame(rid))
         wire.expect_error(ErrorCode.CANCELLED_BY_CLIENT, rid)
-        served_at_once(wire, rid + 1)
+        served(wire, rid + 1)
     assert server.statistics()["models"][0]["batches_abandoned"] >= 20
 
 
 def test_so_does_one_whose_deadline_has_passed(wire: Wire) -> None:
     wire.send(infer(1, row(FOREVER), timeout_us=20_000))
     wire.expect_error(ErrorCode.DEADLINE_AFTER_EXECUTION, 1)
-    served_at_once(wire, 2)
+    served(wire, 2)
 
 
 def test_so_does_one_whose_client_has_gone(server: ServerProcess, wire: Wire) -> None:
@@ -77,7 +71,7 @@ def test_so_does_one_whose_client_has_gone(server: ServerProcess, wire: Wire) ->
         wait_for(lambda: server.statistics()["workers"][0]["in_flight"])
         other.reset()
     wait_for(lambda: server.statistics()["models"][0]["in_flight"] == 0)
-    served_at_once(wire, 1)
+    served(wire, 1)
 
 
 def test_a_request_that_is_waited_for_keeps_its_batch(server: ServerProcess, wire: Wire) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.harness import WAIT_S, Closed, ServerProcess, Wire, infer, row
+from tests.e2e.harness import WAIT_S, Closed, ServerProcess, Wire, infer, row, serving
 from trioserve_protocol import Error, ErrorCode, GoAway, Result, ping_frame
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -112,13 +112,13 @@ def test_what_runs_is_finished_and_what_comes_is_refused(server: ServerProcess) 
 def test_what_is_not_finished_when_the_grace_is_over_is_told_so(server: ServerProcess) -> None:
     with server.connect() as wire:
         wire.bind("slow")
-        wire.send(infer(1, row(1800)))
+        wire.send(infer(1, row(9000)))
         wire.expect_silence(0.05)
         started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         wire.receive()
         assert wire.expect_error(ErrorCode.CANCELLED_BY_DRAIN, 1).retryable
-        assert 0.9 < time.monotonic() - started < 1.3
+        assert time.monotonic() - started > 0.9
         assert not wire.expect_closed()
     assert server.process.wait(WAIT_S) == 0
     assert server.events("drain_grace_over")
@@ -127,15 +127,15 @@ def test_what_is_not_finished_when_the_grace_is_over_is_told_so(server: ServerPr
 def test_a_second_signal_ends_it_at_once(server: ServerProcess) -> None:
     with server.connect() as wire:
         wire.bind("slow")
-        wire.send(infer(1, row(1800)))
+        wire.send(infer(1, row(9000)))
         wire.expect_silence(0.05)
         server.process.send_signal(signal.SIGTERM)
         assert isinstance(wire.receive(), GoAway)
         started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        wire.expect_closed(0.3)
+        wire.expect_closed()
         assert server.process.wait(WAIT_S) == 0
-        assert time.monotonic() - started < 0.9, "the worker's grace, and not the batch's 1.8 s"
+        assert time.monotonic() - started < 6, "the worker's grace, and not the batch's 9 s"
 
 
 def test_a_signal_while_the_server_starts_stops_the_start() -> None:
@@ -143,20 +143,15 @@ def test_a_signal_while_the_server_starts_stops_the_start() -> None:
     try:
         time.sleep(0.6)
         server.process.send_signal(signal.SIGTERM)
-        started = time.monotonic()
         assert server.process.wait(WAIT_S) in (0, -signal.SIGTERM)
-        assert time.monotonic() - started < 2
     finally:
         server.close()
 
 
-def test_a_client_that_does_not_close_holds_the_server_up_for_half_a_second_only(
-    server: ServerProcess,
-) -> None:
-    with server.connect() as wire:
+def test_a_client_that_does_not_close_does_not_hold_the_server_up() -> None:
+    """Half a second, and not the grace, of which nothing is needed."""
+    with serving("scale", grace_s=60.0) as server, server.connect() as wire:
         wire.send(ping_frame(1))
         wire.receive()
-        started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(WAIT_S) == 0
-        assert time.monotonic() - started < 1.2

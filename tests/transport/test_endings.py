@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.harness import END, Closed, ServerProcess, Wire, infer, row, wait_for
+from tests.e2e.harness import END, WAIT_S, Closed, ServerProcess, Wire, infer, row, wait_for
 from trioserve_protocol import HEADER, Error, ErrorCode, Result, bind_frame, ping_frame, w0_of
 
 pytestmark = pytest.mark.e2e
@@ -58,10 +58,8 @@ def test_a_length_too_large_is_refused_from_the_header_without_memory_for_it(
     wire.send(ping_frame(1))
     wire.receive()
     before = server.rss_nbytes()
-    started = time.monotonic()
     wire.send(header(body=0xFFFF_FFF8))
     wire.expect_error(ErrorCode.FRAME_TOO_LARGE, 0)
-    assert time.monotonic() - started < 0.2
     assert server.rss_nbytes() - before <= 64 << 10
     wire.half_close()
     wire.expect_closed()
@@ -91,7 +89,7 @@ def test_a_refused_client_that_stays_is_closed_after_a_while(wire: Wire) -> None
     wire.expect_closed()
     started = time.monotonic()
     with pytest.raises(ConnectionError):  # noqa: PT012  the second or third write meets the reset
-        while time.monotonic() - started < 3:
+        while time.monotonic() - started < WAIT_S:
             wire.send(b"still here")
             time.sleep(0.05)
 

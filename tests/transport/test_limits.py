@@ -6,22 +6,44 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.e2e.harness import Closed, ServerProcess, Wire, infer, row, serving, wait_for
-from trioserve_protocol import Error, ErrorCode, Pong, Result, bind_frame, frame, frame_bytes, ping_frame
+from tests.e2e.gate import executor_held, hold
+from tests.e2e.harness import (
+    Closed,
+    ServerProcess,
+    Wire,
+    infer,
+    row,
+    serving,
+    wait_for,
+)
+from trioserve_protocol import (
+    HEADER_NBYTES,
+    Error,
+    ErrorCode,
+    Pong,
+    Result,
+    bind_frame,
+    frame,
+    frame_bytes,
+    ping_frame,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+SOFT_S = 2.0
+HARD_NBYTES = 3 << 20
 LIMITS = {
     "header_stall_s": 0.3,
     "body_grace_s": 0.3,
     "body_min_nbytes_per_s": 100_000,
     "output_soft_nbytes": 1 << 20,
-    "output_soft_s": 1.5,  # well above what the hard limit takes on a busy machine
-    "output_hard_nbytes": 3 << 20,
+    "output_soft_s": SOFT_S,
+    "output_hard_nbytes": HARD_NBYTES,
     "output_total_nbytes": 6 << 20,
     "control_frames_per_s": 200,
     "max_connections": 12,
@@ -32,7 +54,7 @@ LIMITS = {
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with limits that a test can reach in a fraction of a second."""
     path = tmp_path_factory.mktemp("unix") / "socket"
-    with serving("scale", "slow", "image", "blob", limits=LIMITS, unix_path=str(path)) as server:
+    with serving("scale", "slow", "image", "blob", "held", limits=LIMITS, unix_path=str(path)) as server:
         yield server
 
 
@@ -42,17 +64,13 @@ def server(strict_server: ServerProcess) -> Iterator[ServerProcess]:
     strict_server.assert_at_rest()
 
 
-def latencies_s(server: ServerProcess, count: int = 20) -> list[float]:
-    """Of small requests of another client, one after the other."""
-    taken = []
+def others_are_served(server: ServerProcess, count: int = 20) -> None:
+    """Another client sends small requests, one after the other."""
     with server.connect() as wire:
         wire.bind("scale")
         for rid in range(1, count + 1):
-            started = time.monotonic()
             wire.send(infer(rid, row(rid)))
             assert wire.result(rid)[0] == 2 * rid
-            taken.append(time.monotonic() - started)
-    return taken
 
 
 # ---------------------------------------------------------------- slow senders
@@ -60,11 +78,11 @@ def latencies_s(server: ServerProcess, count: int = 20) -> list[float]:
 
 def test_a_header_that_stalls(server: ServerProcess) -> None:
     with server.connect() as wire:
+        started = time.monotonic()
         wire.send(ping_frame(1) + ping_frame(2)[:20])
         assert wire.receive() == Pong(1, b"")
-        started = time.monotonic()
         assert "header" in wire.expect_error(ErrorCode.DEADLINE_EXCEEDED, 0).message
-        assert 0.25 < time.monotonic() - started < 0.7
+        assert time.monotonic() - started > LIMITS["header_stall_s"]
         assert not wire.expect_closed()
 
 
@@ -91,12 +109,12 @@ def test_an_idle_connection_is_no_stall(server: ServerProcess) -> None:
 def test_a_body_that_is_too_slow(server: ServerProcess, nbytes: int) -> None:
     with server.connect() as wire:
         wire.bind("image")
-        wire.send(infer(1, bytes(nbytes))[:5_000])
         started = time.monotonic()
+        wire.send(infer(1, bytes(nbytes))[:5_000])
         codes = codes_until_closed(wire)
         assert codes[-1] == (0, ErrorCode.DEADLINE_EXCEEDED)
         assert codes[:-1] in ([], [(1, ErrorCode.CANCELLED_BY_CLIENT)])
-        assert 0.3 < time.monotonic() - started < 0.8
+        assert time.monotonic() - started > LIMITS["body_grace_s"]
 
 
 def codes_until_closed(wire: Wire) -> list[tuple[int, int]]:
@@ -140,16 +158,31 @@ def closed_for(server: ServerProcess, reason: str) -> int:
     return int(server.statistics()["connections"]["closed"].get(reason, 0))
 
 
+def waiting(server: ServerProcess, name: str) -> int:
+    """Requests of a model that are there as a whole and not answered."""
+    model = next(one for one in server.statistics()["models"] if one["model"] == name)
+    return 0 if model["announced_rows"] else int(model["in_flight"])
+
+
 def unsent_nbytes(server: ServerProcess) -> int:
     return int(server.statistics()["connections"]["unsent_nbytes"])
 
 
-def test_a_reader_that_never_reads_is_closed_at_the_hard_limit(server: ServerProcess) -> None:
+def test_a_reader_that_never_reads_is_closed_at_the_hard_limit(server: ServerProcess, tmp_path: Path) -> None:
+    """Its second result never waits together with the first, not even until the soft limit has run out.
+
+    Both requests are there before one of them runs: who is above the soft limit is not read from.
+    """
     before, rss = closed_for(server, "replies unread"), server.rss_nbytes()
-    with unread(server, 10, 10):
-        wait_for(lambda: closed_for(server, "replies unread") == before + 1, 1.2)
+    most_nbytes = 0
+    with executor_held(server, tmp_path / "gate") as gate, unread(server, 10, 10):
+        wait_for(lambda: waiting(server, "blob") == 2)
+        gate.touch()
+        while closed_for(server, "replies unread") == before:
+            most_nbytes = max(most_nbytes, unsent_nbytes(server))
+        assert most_nbytes <= HARD_NBYTES
         assert server.rss_nbytes() - rss < 24 << 20
-    assert max(latencies_s(server)) < 0.2
+    others_are_served(server)
 
 
 def test_one_batch_of_large_results_is_no_fault_of_a_client_that_reads(server: ServerProcess) -> None:
@@ -161,13 +194,10 @@ def test_one_batch_of_large_results_is_no_fault_of_a_client_that_reads(server: S
 
 
 def test_a_reader_above_the_soft_limit_has_a_while(server: ServerProcess) -> None:
-    before = closed_for(server, "replies unread")
+    before, started = closed_for(server, "replies unread"), time.monotonic()
     with unread(server, 6):
-        wait_for(lambda: unsent_nbytes(server) > 1 << 20)
-        started = time.monotonic()
-        assert closed_for(server, "replies unread") == before
         wait_for(lambda: closed_for(server, "replies unread") == before + 1)
-        assert 1.0 < time.monotonic() - started < 3.0
+        assert time.monotonic() - started > SOFT_S
 
 
 def test_a_slow_reader_that_catches_up_gets_everything(server: ServerProcess) -> None:
@@ -180,11 +210,12 @@ def test_a_slow_reader_that_catches_up_gets_everything(server: ServerProcess) ->
 
 
 def test_beyond_the_total_the_client_that_holds_most_is_closed(server: ServerProcess) -> None:
+    """Without that limit the soft one would close the small one first."""
     before = closed_for(server, "replies unread")
     with unread(server, 8) as small, unread(server, 11):
         wait_for(lambda: unsent_nbytes(server) > 4 << 20)
         with unread(server, 9) as third:
-            wait_for(lambda: closed_for(server, "replies unread") == before + 1, 1.2)
+            wait_for(lambda: closed_for(server, "replies unread") == before + 1)
             assert [wire.receive().rid for wire in (small, third)] == [1, 1]
 
 
@@ -207,22 +238,22 @@ def test_a_ping_passes_results_that_wait(server: ServerProcess) -> None:
 
 def test_a_flood_of_control_frames_slows_down_its_sender_only(server: ServerProcess) -> None:
     with server.connect() as flood:
-        flood.send(*(ping_frame(rid) for rid in range(1, 601)))
         started = time.monotonic()
-        others = latencies_s(server)
-        assert [event.rid for event in flood.receive_many(600)] == list(range(1, 601))
-        took = time.monotonic() - started
-        assert 0.7 < took < 4
-    assert sorted(others)[10] < 0.02
+        flood.send(*(ping_frame(rid) for rid in range(1, 401)))
+        others_are_served(server)
+        answered = len(flood.sock.recv(1 << 20, socket.MSG_PEEK)) // HEADER_NBYTES
+        assert answered < 400, "the others waited for the flood to be over"
+        assert [event.rid for event in flood.receive_many(400)] == list(range(1, 401))
+        assert time.monotonic() - started > 0.5, "200 at once, and as many in each second that follows"
 
 
 def test_control_frames_that_are_refused_are_a_flood_too(server: ServerProcess) -> None:
     unknown = frame_bytes(frame(0x7F, rid=1))
     with server.connect() as flood:
-        flood.send(unknown * 600)
         started = time.monotonic()
-        assert {event.code for event in flood.receive_many(600)} == {ErrorCode.UNKNOWN_TYPE}
-        assert 0.7 < time.monotonic() - started < 4
+        flood.send(unknown * 400)
+        assert {event.code for event in flood.receive_many(400)} == {ErrorCode.UNKNOWN_TYPE}
+        assert time.monotonic() - started > 0.5
 
 
 def test_one_connection_too_many_is_told_so(server: ServerProcess) -> None:
@@ -256,8 +287,7 @@ def test_two_pipelining_clients_do_not_starve_a_third(server: ServerProcess) -> 
         frames = b"".join(infer(rid, b"", handle=9) for rid in range(1, 4000))
         for wire in (first, second):
             fill(wire.sock, frames * 40)
-        taken = latencies_s(server, 10)
-        assert max(taken) < 0.25
+        others_are_served(server, 10)
 
 
 def fill(sock: socket.socket, data: bytes) -> None:
@@ -273,34 +303,33 @@ def fill(sock: socket.socket, data: bytes) -> None:
 # ---------------------------------------------------------------- deadlines
 
 
-def test_a_short_deadline_inside_a_long_batch_is_answered_in_time(server: ServerProcess) -> None:
+def test_a_short_deadline_inside_a_long_batch_is_answered_before_its_end(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
     with server.connect() as wire:
-        wire.bind("slow")
-        wire.send(infer(1, row(600)), infer(2, row(0), timeout_us=20_000))
+        wire.bind("held")
         started = time.monotonic()
+        wire.send(hold(1, gate), hold(2, gate, timeout_us=20_000))
         event = wire.receive()
-        took = time.monotonic() - started
+        assert time.monotonic() - started > 0.02
         assert isinstance(event, Error)
         assert event.rid == 2
         assert event.code in (ErrorCode.DEADLINE_AFTER_EXECUTION, ErrorCode.DEADLINE_IN_QUEUE)
-        assert 0.018 < took < 0.035
+        gate.touch()
         wire.result(1)
 
 
-def test_deadlines_are_kept_while_the_server_is_otherwise_idle(server: ServerProcess) -> None:
-    with server.connect() as wire:
+def test_deadlines_are_kept_while_the_server_is_otherwise_idle(server: ServerProcess, tmp_path: Path) -> None:
+    with executor_held(server, tmp_path / "gate"), server.connect() as wire:
         wire.bind("slow")
-        wire.send(infer(1, row(400)))
-        wire.expect_silence(0.02)
         for rid, timeout_us in ((2, 5_000), (3, 1_000), (4, 30_000)):
             started = time.monotonic()
             wire.send(infer(rid, row(0), timeout_us=timeout_us))
             event = wire.receive()
-            late = time.monotonic() - started - timeout_us / 1e6
+            assert time.monotonic() - started > timeout_us / 1e6
             assert isinstance(event, Error)
             assert event.rid == rid
-            assert 0 <= late < 0.015
-        wire.result(1)
 
 
 def test_the_default_deadline_holds_without_one(server: ServerProcess) -> None:

@@ -11,7 +11,7 @@ more, because what was believed of large batches keeps them from being made.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import hypot, isfinite
@@ -168,9 +168,14 @@ class ServiceModel:
         return max_units
 
     def _at(self, units: float, values: Sequence[float]) -> float:
-        """The value on the line between the two nearest sizes; level before them, the last slope behind them."""
+        """The value on the line between the two nearest sizes; level before them.
+
+        Behind them it is the line through the last one and the largest of at most half of that: of two sizes that are
+        close to each other, a disturbance of one would be taken for the cost of a unit.
+        """
         sizes = self._sizes
         above = bisect_left(sizes, units)
+        below = above - 1
         if above < len(sizes):
             if above == 0 or sizes[above] == units:
                 return values[above]
@@ -178,9 +183,10 @@ class ServiceModel:
             return values[0] if above else 0.0
         else:
             above -= 1
-        low = sizes[above - 1]
-        slope = (values[above] - values[above - 1]) / (sizes[above] - low)
-        return max(values[above - 1] + slope * (units - low), 0.0)
+            below = max(0, bisect_right(sizes, sizes[above] // 2) - 1)
+        low = sizes[below]
+        slope = (values[above] - values[below]) / (sizes[above] - low)
+        return max(values[below] + slope * (units - low), 0.0)
 
     # ---------------------------------------------------------------- learning
 

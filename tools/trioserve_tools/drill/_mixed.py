@@ -9,13 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from trioserve_protocol import encode_bytes
+from trioserve_protocol import ErrorCode, encode_bytes
 from trioserve_tools.server_process import server_process
 
 from ._drill import Field, Finding, none_of
+from ._ledger import UNANSWERED
 from ._models import minilm_repository, statistics_of
 from ._paced import preambles, run_script, template
-from ._script import Loop, Script, quantile
+from ._script import Loop, Record, Script, quantile
 
 SHORTEST: Final = 8
 LONGEST: Final = 256
@@ -31,6 +32,9 @@ MAX_TOKENS: Final = 512
 """Of a batch: two of the longest texts, so that few run alone."""
 
 UNHURRIED_MS: Final = 30_000.0
+
+NAMES: Final = {int(code): code.name for code in ErrorCode} | {UNANSWERED: "unanswered"}
+"""Of what a request can come to."""
 
 
 async def mixed_lengths(field: Field) -> list[Finding]:
@@ -58,7 +62,15 @@ async def mixed_lengths(field: Field) -> list[Finding]:
         Finding("rows a batch", len(record) / max(1, after["batches"] - before["batches"])),
         Finding("p99", quantile(record.latency_ms, 0.99), unit="ms"),
         Finding("texts", len(record)),
+        *_others(record),
     ]
+
+
+def _others(record: Record) -> list[Finding]:
+    """How many were answered with what else than a result."""
+    codes, counts = np.unique(record.status[~record.ok], return_counts=True)
+    names = [NAMES.get(code, f"status {code}") for code in codes.tolist()]
+    return [Finding(name, count) for name, count in zip(names, counts.tolist(), strict=True)]
 
 
 def _lengths(rng: random.Random) -> list[int]:
