@@ -67,7 +67,7 @@ class Scheduler:
     ) -> None:
         self.queue: Final = queue
         self.columns: Final = columns
-        self.policy = policy
+        self.use(policy)
         self.service = service
         self.max_rows: Final = max_rows
         self.sla_ns: Final = sla_ns
@@ -103,6 +103,11 @@ class Scheduler:
         self._lessons: Final = Lessons()
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
+
+    def use(self, policy: Policy) -> None:
+        """Cuts by another policy from now on."""
+        self.policy = policy
+        self._learner = cast("Learner", policy) if hasattr(policy, "learn") else None
 
     def refresh(self) -> None:
         """Takes over what the service-time model says now."""
@@ -357,9 +362,8 @@ class Scheduler:
                 self._dropped = 0
         if failed:
             return
-        learner = cast("Learner | None", self.policy if hasattr(self.policy, "learn") else None)
-        if learner is not None:
-            learner.learn(round(cut.units), run_ns)
+        if self._learner is not None:
+            self._learner.learn(round(cut.units), run_ns)
         if self._lessons.learn(self.service, cut.units, run_ns, way_ns, now_ns):
             self.refresh()
 
