@@ -18,7 +18,7 @@ from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signa
 
 from ._executor import Executor
 from ._lane import Lane
-from ._quarantine import Quarantine
+from ._quarantine import Quarantine, TextQuarantine
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
 from ._statistics import lane_statistics
@@ -81,7 +81,10 @@ class Engine:
         )
         witness = Witness(lane, self.config.record_requests if self.config.record else 0)
         lane.witness = witness if witness.is_wanted else None
-        lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
+        keep_ns = int(self.config.workers.quarantine_s * 1e9)
+        lane.door.quarantine = Quarantine(config.name, keep_ns)
+        if isinstance(lane, TextLane):
+            lane.text_quarantine = TextQuarantine(config.name, keep_ns)
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
