@@ -135,8 +135,9 @@ BUGS = (
     Bug(
         "the slots of a lost worker are given away before it is reaped",
         "engine/_stage.py",
-        "        self._unreaped += lost\n",
-        "        for work in lost:\n            self._release(work)\n",
+        "                self._unreaped.append(work)\n",
+        "                self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)\n"
+        "                self._release(work)\n",
     ),
     Bug(
         "the last ghost frees a session that is still being closed",

@@ -165,8 +165,8 @@ class Engine:
     def retry_after_us(self, lane: Lane, code: ErrorCode, now_ns: int = 0, requests: int = 1) -> int:
         """When a client that is refused now should come back, microseconds.
 
-        One that is shed is told when there will be room, each another moment; the others, when what is queued for the
-        model has run.
+        One that is shed is told when there will be room, and one whose worker is gone when there will be another one,
+        each another moment; the others, when what is queued for the model has run.
 
         Args:
             lane: the model.
@@ -176,6 +176,8 @@ class Engine:
         """
         if code is ErrorCode.SHED and lane.service.known:
             retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns(), requests)
+        elif code is ErrorCode.WORKER_LOST:
+            retry_us = lane.scheduler.back_after_us(now_ns or self.clock.now_ns(), requests)
         else:
             retry_us = int(_backlog_ns(lane) / 1000)
         return MIN_RETRY_US if retry_us < MIN_RETRY_US else min(retry_us, MAX_RETRY_US)

@@ -237,6 +237,11 @@ class Scheduler:
         """When the request that was shed last should come again, or many like it together, microseconds from now."""
         return self.rule.retry_after_us(self.excess_ns, now_ns, requests * self.shed_units)
 
+    def back_after_us(self, now_ns: int, requests: int = 1) -> int:
+        """When requests whose worker is gone should come again: when there is another one, not all at once."""
+        spread_us = self.rule.retry_after_us(0.0, now_ns, requests * self.units_per_row)
+        return self.occupancy.away_ns(now_ns) // 1_000 + spread_us
+
     @property
     def row_ns(self) -> float:
         """Executor time of one row in a full batch."""

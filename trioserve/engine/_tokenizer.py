@@ -118,6 +118,15 @@ class Tokenizer(Stage[TextLane, Burst]):
         lane = running.lane
         lane.text_quarantine.blame(lane, running.ranges, lane.clock.now_ns(), killed=killed)
 
+    def _put_back(self, work: Burst) -> None:
+        """See `Stage._put_back`; their texts are where they were."""
+        lane = work.lane
+        for first, count in work.ranges:
+            if not lane.slots.is_live(first):
+                lane.free_texts(first, count)
+            self._terminal.let_go(lane, first, count)
+            lane.enqueue(first, count)
+
     def _give_up(self, work: Burst) -> None:
         """The texts are on their way no more."""
         work.lane.under_way.pop(work)
