@@ -7,56 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from trioserve.admission import Rule, Situation, Verdict
+from tests.admission.situations import MS, NOW, S10, US, D, behind, rule, situation
+from trioserve.admission import Situation, Verdict
 from trioserve.admission._rule import MAX_RETRY_NS, QUOTA_SHARE
-
-US = 1_000
-MS = 1_000_000
-NOW = 10**9
-D = 200 * US
-
-
-class Line:
-    """S = 4 ms + 0.1 ms a row, with a deviation of 0.2 ms."""
-
-    def mean_ns(self, units: float) -> float:
-        return (4 + 0.1 * units) * MS
-
-    def deviation_ns(self, units: float) -> float:
-        return D
-
-    def quantile_ns(self, units: float) -> float:
-        return self.mean_ns(units) + 3 * D
-
-
-S10 = 5 * MS
-
-
-def rule(**changes: Any) -> Rule:
-    """Batches of ten, 50 ms."""
-    plain: dict[str, Any] = {"max_units": 10, "sla_ns": 50 * MS, "random": lambda: 0.5}
-    return Rule(Line(), **plain | changes)
-
-
-def situation(**changes: Any) -> Situation:
-    """An executor that has just begun with a batch, and nothing waits."""
-    plain = Situation(
-        ahead=0,
-        waiting=0,
-        reserved=10,
-        free_ns=[NOW + S10],
-        idle=False,
-        rate=0.0,
-        rho=0.0,
-        eta_ns=0,
-        overtaken=0.0,
-        over_share=False,
-        deadlines_ns=None,
-    )
-    return plain._replace(**changes)
 
 
 def needed_ns(case: Situation, count: int = 1, **changes: Any) -> int:
@@ -193,90 +149,6 @@ def test_a_run_is_admitted_as_its_requests_would_be(
     verdict = rule().admit(count, 1, deadline_ns, NOW, case)
     assert verdict.admitted == admitted
     assert (verdict.excess_ns > 0) == (admitted < count)
-
-
-# ---------------------------------------------------------------- displacement
-
-
-def behind(*deadlines_ms: float, **changes: Any) -> Situation:
-    deadlines_ns = [NOW + int(after * MS) for after in deadlines_ms]
-    ahead = changes.get("ahead", 0)
-    every = {"deadlines_ns": lambda first, step: deadlines_ns[first::step]}
-    return situation(**{"waiting": ahead + len(deadlines_ns)} | every | changes)
-
-
-def test_nobody_is_pushed_behind_its_deadline() -> None:
-    """Nine are ahead: the first one behind would be first of the next batch."""
-    finish_ms = (2 * S10 + 4.1 * MS + 3.5 * D * (1 + 1 + 1 + 4 / 64) ** 0.5) / MS
-    soon = NOW + 30 * MS
-    assert rule().admit(1, 1, soon, NOW, behind(finish_ms + 0.001, 90, ahead=9)).admitted == 1
-    verdict = rule().admit(1, 1, soon, NOW, behind(finish_ms - 0.5, 90, ahead=9))
-    assert verdict.admitted == 0
-    assert verdict.excess_ns == pytest.approx(0.5 * MS, abs=2)
-
-
-def test_those_who_stay_in_their_batch_are_not_pushed() -> None:
-    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(12, 12, ahead=7)).admitted == 1
-
-
-def test_every_later_batch_is_looked_at() -> None:
-    fine = [90.0] * 10
-    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(*fine, 20, ahead=9)).admitted == 0
-    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(*fine, 40, ahead=9)).admitted == 1
-
-
-def test_a_run_pushes_by_its_length() -> None:
-    assert rule().admit(3, 1, NOW + 30 * MS, NOW, behind(*[90] * 5, 14, *[90] * 9)).admitted == 3
-    assert rule().admit(6, 1, NOW + 30 * MS, NOW, behind(*[90] * 5, 14, *[90] * 9)).admitted == 4
-
-
-def test_who_is_lost_already_needs_no_protection() -> None:
-    """More than two full batches late, whatever is done."""
-    assert rule().admit(1, 1, NOW + 30 * MS, NOW, behind(1, ahead=9)).admitted == 1
-
-
-def test_the_payload_of_the_new_one_does_not_delay_those_behind() -> None:
-    late = behind(20, ahead=9, eta_ns=15 * MS)
-    assert rule().admit(1, 1, NOW + 40 * MS, NOW, late).admitted == 1
-
-
-class Naive(Rule):
-    """Looks at every place, and computes everything each time."""
-
-    def _displaced(self, deadlines_ns: Any, units: float, now_ns: int, situation: Situation) -> float:
-        full, pushed, ahead = self.full_units, int(units + 0.5), int(situation.ahead)
-        behind = deadlines_ns(0, 1)
-        plain = situation._replace(eta_ns=0)
-        for place in range(-(-(ahead + pushed) // full) * full, ahead + len(behind) + pushed, full):
-            over_ns = self._finish(place, now_ns, plain) - behind[place - pushed - ahead]
-            if 0 < over_ns <= 2 * self.full_ns:
-                return over_ns
-        return 0.0
-
-
-@given(
-    st.lists(st.integers(1, 400), max_size=40) | st.lists(st.integers(1, 400), min_size=60, max_size=150),
-    st.integers(0, 30),
-    st.integers(1, 40),
-    st.integers(1, 4),
-    st.tuples(st.booleans(), st.floats(0, 5e-6), st.floats(0, 0.5)),
-)
-@settings(deadline=None)
-def test_what_is_passed_over_would_have_been_in_time(
-    after_ms: list[int], ahead: int, count: int, executors: int, load: tuple[bool, float, float]
-) -> None:
-    """Whole stretches are compared at once; the answer, and what is near from then on, is that of one by one."""
-    by_key, rate, rho = load
-    waiting = sorted(after_ms) if by_key else after_ms
-    free_ns = [NOW + S10 + 2 * MS * number for number in range(executors)]
-    case = behind(*waiting, ahead=ahead, rate=rate, rho=rho, free_ns=free_ns, eta_ns=3 * MS)
-    quick, naive = (
-        kind(Line(), executors=executors, max_units=10, sla_ns=500 * MS, random=lambda: 0.5)
-        for kind in (Rule, Naive)
-    )
-    far = NOW + 400 * MS
-    assert quick.admit(count, 1, far, NOW, case) == naive.admit(count, 1, far, NOW, case)
-    assert quick.near_ns == naive.near_ns
 
 
 # ---------------------------------------------------------------- other models

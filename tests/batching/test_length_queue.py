@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -121,8 +121,11 @@ def test_all_texts_leave_within_the_budget_and_in_order(
     assert sorted(left) == list(range(len(tokens)))
 
 
-Request = tuple[int, int, int]
-"""Key, number of arrival and slot."""
+Request = tuple[int, int, int, int]
+"""Key, number of arrival, first slot and rows."""
+
+Step = tuple[str, int, int, int]
+"""What, the tokens or how many or which, deadline, offset."""
 
 pushes = st.tuples(st.just("push"), st.integers(1, 60), st.integers(0, 60), st.sampled_from((0, 30)))
 step = st.one_of(
@@ -135,16 +138,15 @@ steps = st.one_of(st.lists(step, max_size=40), st.lists(step, min_size=25, max_s
 
 
 @given(steps, st.sampled_from([1, 2, GROUP]))
-def test_a_length_queue_is_a_sorted_list_for_each_bucket(
-    program: list[tuple[str, int, int, int]], group: int
-) -> None:
+@settings(max_examples=40, deadline=None)
+def test_a_length_queue_is_a_sorted_list_for_each_bucket(program: list[Step], group: int) -> None:
     with patch.object(_sums, "GROUP", group):
         play(program)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_long_queue_is_summed_up_in_groups(seed: int) -> None:
-    rng, program = random.Random(seed), list[tuple[str, int, int, int]]()
+    rng, program = random.Random(seed), list[Step]()
     for _ in range(60):
         kind = rng.choice(("push", "push", "push", "take", "remove"))
         program.append((kind, rng.randint(1, 5), rng.randint(0, 60), rng.choice((0, 30))))
@@ -154,50 +156,58 @@ def test_a_long_queue_is_summed_up_in_groups(seed: int) -> None:
         play(program)
 
 
-def play(program: list[tuple[str, int, int, int]]) -> None:
-    lengths = np.zeros(SLOTS, np.uint32)
+def play(program: list[Step]) -> None:
+    """Requests of one to three rows, of which the last one is the longest."""
+    slots = 3 * len(program)
+    lengths = np.zeros(slots, np.uint32)
     queue = LengthQueue((16, 32, 64), lengths, block_rows=BLOCK, max_tokens=0, padded=True)
     model: list[list[Request]] = [[], [], []]
     deadlines_ns: dict[int, int] = {}
-    for slot, (step, value, deadline_ns, offset_ns) in enumerate(program):
+    for number, (step, value, deadline_ns, offset_ns) in enumerate(program):
         waiting = sorted(request for bucket in model for request in bucket)
+        first = 3 * number
         if step == "push":
-            lengths[slot] = value
-            deadlines_ns[slot] = deadline_ns
-            queue.push(slot, 1, deadline_ns, offset_ns)
+            rows = 1 + value % 3
+            lengths[first : first + rows] = range(value - rows + 1, value + 1)
+            deadlines_ns[first] = deadline_ns
+            queue.push(first, rows, deadline_ns, offset_ns)
             bucket = model[0 if value <= 16 else 1 if value <= 32 else 2]
-            bucket.append((deadline_ns + offset_ns, slot, slot))
+            bucket.append((deadline_ns + offset_ns, number, first, rows))
             bucket.sort()
         elif waiting and step == "take":
             bucket = next(bucket for bucket in model if waiting[0] in bucket)
-            expected = [request[2] for request in bucket[:value]]
-            del bucket[:value]
-            assert slots_of(queue.take(value, ONES)) == sorted(expected)
+            expected = [bucket.pop(0)]
+            while bucket and sum(rows for *_, rows in [*expected, bucket[0]]) <= value:
+                expected.append(bucket.pop(0))
+            taken = queue.take(value, np.ones(slots, np.uint16))
+            assert slots_of(taken) == sorted(slots_of([request[2:] for request in expected]))
         elif waiting:
             request = waiting[value % len(waiting)]
             next(bucket for bucket in model if request in bucket).remove(request)
-            assert queue.remove(request[2], 1)
-            assert not queue.remove(request[2], 1)
+            assert queue.remove(*request[2:])
+            assert not queue.remove(*request[2:])
         check_order(queue, model, deadlines_ns)
 
 
 def check_order(queue: LengthQueue, model: list[list[Request]], deadlines_ns: dict[int, int]) -> None:
     """What is asked of a queue, against what sorted lists say."""
     waiting = sorted(request for bucket in model for request in bucket)
-    assert queue.rows == len(waiting)
+    assert queue.rows == sum(rows for *_, rows in waiting)
     if not waiting:
         return
     assert queue.head == waiting[0][2]
     assert queue.head_key_ns == waiting[0][0]
     bucket = next(bucket for bucket in model if waiting[0] in bucket)
-    assert queue.deadlines(3) == [deadlines_ns[slot] for _, _, slot in bucket[:3]]
+    in_bucket = [deadlines_ns[first] for _, _, first, rows in bucket for _ in range(rows)]
+    assert queue.deadlines(3) == in_bucket[:3]
     assert queue.head_deadline_ns(3) == min(queue.deadlines(3))
-    assert queue.oldest_ready_ns(3, range(SLOTS)) == min(slot for _, _, slot in bucket[:3])
+    ready_ns = range(max(deadlines_ns) + 1)
+    assert queue.oldest_ready_ns(3, ready_ns) == min(first for _, _, first, _ in bucket[:3])
+    by_key = [deadlines_ns[first] for _, _, first, rows in waiting for _ in range(rows)]
     for key_ns in (0, waiting[len(waiting) // 2][0], 200):
-        behind = [request for request in waiting if request[0] > key_ns]
-        assert queue.ahead(key_ns) == len(waiting) - len(behind)
-        by_key = [deadlines_ns[slot] for _, _, slot in waiting]
-        for position, step in ((0, 1), (len(waiting) - len(behind), 1), (1, 3)):
+        ahead = sum(rows for key, _, _, rows in waiting if key <= key_ns)
+        assert queue.ahead(key_ns) == ahead
+        for position, step in ((0, 1), (ahead, 1), (1, 3)):
             assert queue.every(position, step) == by_key[position::step]
 
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from trioserve.batching import POLICY_NAMES, Adaptive, Cork, FixedWindow, PreferredSizes, policy_named
+from trioserve.batching import (
+    POLICY_NAMES,
+    Adaptive,
+    Cork,
+    FixedWindow,
+    PreferredSizes,
+    WorkConserving,
+    policy_named,
+)
+from trioserve.config import BatchingConfig
 
 SLA_NS = 50_000_000
 
@@ -26,6 +37,24 @@ def test_a_window_may_follow(name: str, window_ns: int) -> None:
     if isinstance(policy, Adaptive | FixedWindow):
         found = policy.window_ns
     assert found == window_ns
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("adaptive", Adaptive), ("greedy", WorkConserving), ("fixed", FixedWindow)]
+)
+def test_what_a_configuration_names_is_a_policy(
+    kind: Literal["adaptive", "greedy", "fixed"], expected: type[Adaptive | WorkConserving | FixedWindow]
+) -> None:
+    policy = policy_named(BatchingConfig(policy=kind, window_ms=0.1).named_policy, SLA_NS)
+    assert isinstance(policy, expected)
+    assert policy.window_ns == (0 if kind == "greedy" else 100_000)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "greedy"])
+def test_a_batch_may_be_sent_a_little_before_the_executor_is_free(name: str) -> None:
+    policy = policy_named(name, SLA_NS, 20_000)
+    assert isinstance(policy, Adaptive | WorkConserving)
+    assert policy.lead_ns == 20_000
 
 
 @pytest.mark.parametrize(

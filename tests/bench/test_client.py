@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,19 @@ def test_the_program_is_compiled_once(tmp_path: Path) -> None:
     assert load_client("c", tmp_path) == first
     assert first.language == "C"
     assert program.stat().st_mtime_ns == made
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, compiled.COMPILERS)), reason="no C compiler")
+def test_another_header_makes_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, header = tmp_path / "answer.c", tmp_path / "program.h"
+    source.write_text('#include "program.h"\nint main(void) { return ANSWER; }\n', encoding="utf-8")
+    monkeypatch.setattr(compiled, "SHARED", header)
+    for answer in (1, 2, 1):
+        header.write_text(f"#define ANSWER {answer}\n", encoding="utf-8")
+        program = compiled.compiled(source, tmp_path / "programs")
+        assert subprocess.run([program], check=False).returncode == answer
+    assert len(list((tmp_path / "programs").iterdir())) == 2
 
 
 def record(answers: int) -> str:

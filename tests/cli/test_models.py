@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Self
 
@@ -108,6 +109,19 @@ def test_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         "double        3  ready      x f4[-1, 4] -> y f4[-1, 4]    32  1.05 ms  4.20 ms  948 us  102 us/row  3.0"
     )
     assert "not ready" in second
+
+
+def test_as_json(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "connect", FakeServer)
+    assert cli.main(["models", "tcp://here:1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [model["ready"] for model in found["models"]] == [True, False]
+    assert found["statistics"]["models"][0]["service"]["one_ns"] == 1_050_000
+    assert cli.main(["models", str(repository), "--json"]) == 0
+    [config] = json.loads(capsys.readouterr().out)["models"]
+    assert (config["name"], config["batching"]["max_rows"]) == ("double", 32)
 
 
 def test_a_server_that_knows_no_run_times(

@@ -62,6 +62,24 @@ def test_rows_of_a_request_count(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines(capsys, str(path), "--policy", "greedy")[0]["rows"] == 6
 
 
+def test_classes_count_where_there_is_an_admission(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice of what can be served; every other request may be shed."""
+    at_ns = np.arange(2_000, dtype=np.int64) * MS // 6
+    found = []
+    for sheddable in (0, 3):
+        recorder = TrafficRecorder(10_000)
+        for number, moment_ns in enumerate(at_ns.tolist()):
+            recorder.offered(moment_ns, 1, 50 * MS, klass=sheddable * (number % 2))
+        path = tmp_path / f"{sheddable}.npz"
+        recorder.record("many", ABOUT).save(path)
+        found.append(lines(capsys, str(path), "--policy", "adaptive", "--policy", "greedy"))
+    (plain, greedy), (classes, same) = found
+    assert same == greedy
+    assert classes["batches"] != plain["batches"]
+
+
 def test_an_empty_record_is_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.npz"
     TrafficRecorder(10).record("none", ABOUT).save(path)

@@ -27,6 +27,7 @@ class FakeLink:
 
     def __init__(self, stage: FakeWorker, depth: int) -> None:
         self.depth = depth
+        self.is_sound = True
         self.sent: deque[StageBatch] = deque()
         self.done: deque[StageResult] = deque()
         self.dead = False

@@ -89,7 +89,7 @@ def test_a_more_urgent_model_that_waits_for_a_moment_is_waited_for(
     world: World, window_us: int, first: int
 ) -> None:
     """It has time for the other's batch, but not so little to wait for that the worker should be busy then."""
-    world.lane("narrow").scheduler.policy = FixedWindow(window_us * US)
+    world.lane("narrow").scheduler.use(FixedWindow(window_us * US))
     client = world.client()
     client.infer(1, "narrow", timeout_us=300_000)
     client.run(range(2, 6), timeouts_us=400_000)
@@ -108,7 +108,7 @@ def test_one_wait_after_the_other_ends_in_the_end(world: World) -> None:
         def decide(self, view: QueueView, now_ns: int) -> WaitUntil:
             return WaitUntil(now_ns + MS)
 
-    world.lane("narrow").scheduler.policy = Patient()
+    world.lane("narrow").scheduler.use(Patient())
     client = world.client()
     client.infer(1, "narrow", timeout_us=300_000)
     client.run(range(2, 6), timeouts_us=400_000)
@@ -117,12 +117,12 @@ def test_one_wait_after_the_other_ends_in_the_end(world: World) -> None:
     while not world.executor.sent:
         world.pass_time(MS)
     assert (world.executor.sent[0].model, world.clock.ns) == (0, began_ns + 2 * MS)
-    world.lane("narrow").scheduler.policy = FixedWindow(0)
+    world.lane("narrow").scheduler.use(FixedWindow(0))
     world.settle()
 
 
 def test_a_less_urgent_model_that_waits_is_not_waited_for(world: World) -> None:
-    world.lane("narrow").scheduler.policy = FixedWindow(MS)
+    world.lane("narrow").scheduler.use(FixedWindow(MS))
     client = world.client()
     client.infer(1, "narrow", timeout_us=500_000)
     client.run(range(2, 6), timeouts_us=400_000)
@@ -135,7 +135,7 @@ def test_a_wake_up_is_not_asked_for_while_the_worker_is_full(make_world: MakeWor
     """Else the loop would spin until a batch comes back."""
     world = make_world(depth=2)
     wide, narrow = world.lane("wide"), world.lane("narrow")
-    narrow.scheduler.policy = FixedWindow(5 * MS)
+    narrow.scheduler.use(FixedWindow(5 * MS))
     client = world.client()
     client.infer(1, "narrow")
     world.turn()
@@ -149,7 +149,7 @@ def test_a_wake_up_is_not_asked_for_while_the_worker_is_full(make_world: MakeWor
 
 def test_no_wake_up_is_asked_for_without_a_worker(world: World) -> None:
     lane = world.lane("wide")
-    lane.scheduler.policy = FixedWindow(5 * MS)
+    lane.scheduler.use(FixedWindow(5 * MS))
     client = world.client()
     client.infer(1)
     world.turn()
@@ -208,7 +208,7 @@ def test_a_policy_that_takes_less_than_a_request_gets_the_request(world: World) 
         def decide(self, view: QueueView, now_ns: int) -> Dispatch:
             return Dispatch(1, CutReason.NO_GAIN)
 
-    world.lane("wide").scheduler.policy = OneRow()
+    world.lane("wide").scheduler.use(OneRow())
     client = world.client()
     client.infer(1, rows=3)
     client.infer(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trioserve.batching import Adaptive, AdditiveIncrease, Dispatch, ServiceModel, WaitUntil
+from trioserve.batching import Adaptive, AdditiveIncrease, Dispatch, FixedWindow, ServiceModel, WaitUntil
 from trioserve.engine import NEVER_NS, Occupancy, Scheduler
 from trioserve.testing._simulated_queue import SimulatedQueue
 from trioserve_protocol import CutReason, ErrorCode
@@ -164,9 +164,13 @@ def test_models_of_short_batches_learn_from_a_sample() -> None:
 def test_a_policy_that_learns_is_told() -> None:
     scheduler = Lane().scheduler
     policy = AdditiveIncrease(50 * MS)
-    scheduler.policy = policy
+    scheduler.use(policy)
     cut = scheduler.started(1, NOW + 50 * MS, 0, NOW)
     scheduler.finished(cut, [], 4 * MS, NOW + 4 * MS)
+    assert policy.rows == 3
+    scheduler.use(FixedWindow(0))
+    cut = scheduler.started(3, NOW + 50 * MS, 0, NOW)
+    scheduler.finished(cut, [], 4 * MS, NOW + 8 * MS)
     assert policy.rows == 3
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.conftest import MakeWorld
 from tests.engine.world import MS, World
+from trioserve.batching import ServiceModel
 from trioserve_protocol import ErrorCode
 
 OK = ErrorCode.OK
@@ -50,11 +51,116 @@ def test_what_a_worker_finished_before_it_died_counts(make_world: MakeWorld) -> 
 def test_a_death_is_noticed_by_sending(world: World) -> None:
     client = world.client()
     client.infer(1)
+    client.infer(2, timeout_us=50_000)
     world.executor.die()
     world.engine.decide(world.clock.ns)
-    assert client.code(1) == LOST
+    assert client.codes() == [None, LOST], "only one can wait for the next worker"
     assert world.executor_stage.link is None
     world.check()
+    world.executor_stage.reaped(restarting=True)
+    world.executor.start()
+    world.settle()
+    assert client.code(1) == OK
+    world.check_rest()
+
+
+def test_what_a_worker_had_not_begun_is_run_by_the_next_one(make_world: MakeWorld) -> None:
+    world = make_world(depth=3)
+    client = world.client()
+    client.run(range(1, 5))
+    client.infer(5, rows=2)
+    client.infer(6, rows=2)
+    client.infer(7, timeout_us=50_000)
+    client.infer(8)
+    client.infer(9)
+    world.turn()
+    assert len(world.executor.sent) == 3
+    ran, *_ = world.executor.ranges()
+    client.cancel(9)
+    world.executor.die()
+    world.executor_stage.collect(world.clock.ns)
+    ghosts = client.session.ghosts
+    codes = client.codes()
+    assert codes.count(LOST) == ghosts + (7 not in rids_of(world, ran))
+    assert codes.count(None) > 0
+    assert client.code(9) == ErrorCode.CANCELLED_BY_CLIENT
+    world.check()
+    world.executor_stage.reaped(restarting=True)
+    assert client.session.ghosts == 0
+    world.executor.start()
+    world.settle()
+    assert [after for before, after in zip(codes, client.codes(), strict=True) if before is None] == [
+        OK
+    ] * codes.count(None)
+    world.check_rest()
+
+
+def rids_of(world: World, ranges: list[tuple[int, int]]) -> set[int]:
+    """Ids of the requests in some ranges of the first model."""
+    slots = world.lane("wide").slots
+    return {slots.rid[slot] for first, count in ranges for slot in range(first, first + count)}
+
+
+def test_what_may_have_run_is_not_run_again(make_world: MakeWorld) -> None:
+    """A worker that sent what nobody can read, or that lives, may have begun any of its batches."""
+    for is_sound, is_over in ((False, True), (True, False)):
+        world = make_world(depth=2)
+        client = world.client()
+        client.run(range(1, 9))
+        world.turn()
+        world.executor.link.is_sound = is_sound
+        world.executor.die()
+        world.executor_stage.lose("gone", is_over=is_over)
+        assert client.codes() == [LOST] * 8
+        assert world.lane("wide").slots.leased == 8
+        world.executor_stage.reaped(restarting=True)
+        assert world.lane("wide").slots.leased == 0
+
+
+def test_the_next_of_kin_of_what_killed_a_worker_is_not_suspected(make_world: MakeWorld) -> None:
+    world = make_world(depth=2)
+    client = world.client()
+    client.run(range(1, 9))
+    world.turn()
+    world.executor.die()
+    world.executor_stage.reaped(restarting=True)
+    world.executor.start()
+    assert world.lane("wide").door.quarantine.snapshot()["suspects"] == 4
+    world.turn()
+    assert [batch.rows for batch in world.executor.sent] == [4]
+    world.settle()
+    assert client.codes() == [LOST] * 4 + [OK] * 4
+
+
+def test_without_another_worker_what_was_not_begun_is_answered_too(make_world: MakeWorld) -> None:
+    world = make_world(depth=2)
+    client = world.client()
+    client.run(range(1, 9))
+    world.turn()
+    world.executor.die()
+    world.executor_stage.reaped(restarting=False)
+    assert client.codes() == [LOST] * 8
+    world.check_rest()
+
+
+def test_those_who_lost_their_worker_come_back_when_there_is_another_one(world: World) -> None:
+    """The last start took two seconds."""
+    world.executor.die()
+    world.executor_stage.reaped(restarting=True)
+    world.pass_time(2_000 * MS)
+    world.executor.start()
+    lane = world.lane("wide")
+    lane.service = ServiceModel({1: 4 * MS, 4: 8 * MS}, {1: MS, 4: MS})
+    client = world.client()
+    client.run(range(1, 5))
+    world.turn()
+    world.executor.die()
+    world.turn()
+    frames = [client.replies[rid].frame for rid in range(1, 5)]
+    after_us = sorted(frame.retry_after_us for frame in frames)
+    assert after_us[0] >= 2_000_000
+    assert len(set(after_us)) == 4, "each another moment"
+    assert after_us[-1] < 2_100_000
 
 
 def test_a_death_is_noticed_without_work(world: World) -> None:

@@ -242,15 +242,33 @@ def test_texts_with_a_dead_tokenizer_are_answered_and_held(world: World) -> None
     assert world.text.announced_rows == 3
     world.tokenizer.die()
     world.turn()
-    assert client.codes() == [LOST, LOST, None]
-    assert world.text.announced_rows == 1
+    assert client.codes() == [LOST, None, None], "the second one was not begun"
+    assert world.text.announced_rows == 2
     assert world.text.texts.taken == 3
     world.check()
     world.tokenizer_stage.reaped(restarting=True)
-    assert world.text.texts.taken == 1
+    assert world.text.texts.taken == 2
     world.tokenizer.start()
     world.settle()
-    assert client.code(3) == OK
+    assert client.codes() == [LOST, OK, OK]
+    world.check_rest()
+
+
+def test_who_cancels_what_a_dead_tokenizer_had_not_begun_leaves_nothing_behind(world: World) -> None:
+    client = world.client()
+    for rids in ((1,), (2, 3)):
+        for rid in rids:
+            client.texts(rid)
+        world.turn()
+    client.cancel(3)
+    world.tokenizer.die()
+    world.turn()
+    assert client.codes() == [LOST, None, ErrorCode.CANCELLED_BY_CLIENT]
+    assert world.text.texts.taken == 2
+    client.cancel(2)
+    world.tokenizer_stage.reaped(restarting=True)
+    world.tokenizer.start()
+    world.check_rest()
 
 
 def test_a_tokenizer_that_dies_while_it_is_sent_to(world: World) -> None:
@@ -259,8 +277,12 @@ def test_a_tokenizer_that_dies_while_it_is_sent_to(world: World) -> None:
     client.texts(2)
     world.tokenizer.die()
     world.engine.decide(world.clock.ns)
-    assert client.codes() == [LOST, LOST]
+    assert client.codes() == [None, None]
     world.check()
+    world.tokenizer_stage.reaped(restarting=True)
+    world.tokenizer.start()
+    world.settle()
+    assert client.codes() == [OK, OK]
 
 
 def test_a_tokenizer_gone_for_good_leaves_what_is_tokenized(world: World) -> None:

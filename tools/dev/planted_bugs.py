@@ -2,6 +2,7 @@
 
     python tools/dev/planted_bugs.py            # all; takes about a minute
     python tools/dev/planted_bugs.py ghost      # those whose name contains a word
+    python tools/dev/planted_bugs.py batching/  # or whose file does: those of a room
 
 A suite is worth what it catches. Every mistake here is one that a careful person could make in the rooms that decide
 who gets memory and which reply ends a request. `tests/engine/test_planted_bugs.py` keeps the list applicable.
@@ -134,8 +135,9 @@ BUGS = (
     Bug(
         "the slots of a lost worker are given away before it is reaped",
         "engine/_stage.py",
-        "        self._unreaped += lost\n",
-        "        for work in lost:\n            self._release(work)\n",
+        "                self._unreaped.append(work)\n",
+        "                self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)\n"
+        "                self._release(work)\n",
     ),
     Bug(
         "the last ghost frees a session that is still being closed",
@@ -367,7 +369,7 @@ def failing_test(tree: Path, marker: str) -> str:
 def main() -> int:
     """Print a line a mistake; the exit status is how many were not caught."""
     word = sys.argv[1] if len(sys.argv) > 1 else ""
-    chosen = [bug for bug in BUGS if word in bug.name]
+    chosen = [bug for bug in BUGS if word in bug.name or word in bug.file]
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(Path(folder))

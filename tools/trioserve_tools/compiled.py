@@ -11,6 +11,9 @@ from typing import Final
 
 COMPILERS: Final = ("cc", "gcc", "clang")
 
+SHARED: Final = Path(__file__).with_name("program.h")
+"""What all of them include."""
+
 
 class NoProgram(Exception):
     """A program cannot be had here. `str()` says why."""
@@ -20,13 +23,14 @@ def compiled(source: Path, cache: Path) -> Path:
     """The program of a source.
 
     Args:
-        source: One file in C that needs nothing but the C library and its mathematics.
+        source: One file in C that needs nothing but `SHARED`, the C library and its mathematics.
         cache: Folder for compiled programs; made if needed.
 
     Raises:
         NoProgram: There is no compiler, or it refuses the source.
     """
-    program = cache / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    text = hashlib.sha256(SHARED.read_bytes() + source.read_bytes()).hexdigest()
+    program = cache / f"{source.stem}-{text[:16]}"
     if program.exists():
         return program.resolve()
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
@@ -36,7 +40,10 @@ def compiled(source: Path, cache: Path) -> Path:
     # Another process may be compiling the same: each moves a whole program into place.
     fresh = program.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
-        [compiler, "-O2", "-o", str(fresh), str(source), "-lm"], check=False, capture_output=True, text=True
+        [compiler, "-O2", "-I", str(SHARED.parent), "-o", str(fresh), str(source), "-lm"],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if done.returncode != 0:
         raise NoProgram(f"{compiler} failed: {done.stderr.strip()}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from typing import Any
+
+import msgspec
 
 from trioserve.cli import COMMANDS
 from trioserve.cli._table import dtype_text, duration_text, nbytes_text, table
@@ -26,19 +29,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="PATH|URL",
         help="a model repository, or a running server: tcp://HOST:PORT, unix:///PATH",
     )
+    parser.add_argument(
+        "--json", action="store_true", help="all that a server says of its models and counts, or all settings"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table; 1 if the repository has problems or the server cannot be asked."""
     try:
-        print(_server(args.source) if "://" in args.source else _repository(args.source))
+        if "://" in args.source:
+            print(_server(args.source, as_json=args.json))
+        else:
+            print(_repository(args.source, as_json=args.json))
     except (ConfigError, TrioserveError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def _repository(path: str) -> str:
+def _repository(path: str, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps({"models": [msgspec.to_builtins(config) for config in load_repository(path)]})
     header = ("model", "version", "backend", "signature", "rows", "tokens", "layout", "file")
     return table(header, [_row(config) for config in load_repository(path)])
 
@@ -51,9 +62,11 @@ def _row(config: ModelConfig) -> tuple[object, ...]:
     return (config.name, config.version, config.backend, signature, batching.max_rows, tokens, layout, file)
 
 
-def _server(url: str) -> str:
+def _server(url: str, *, as_json: bool) -> str:
     with connect(url, timeout_s=TIMEOUT_S) as client:
         models, statistics = client.models(), client.statistics()
+    if as_json:
+        return json.dumps({"models": models, "statistics": statistics})
     learnt = {(model["model"], model["version"]): model.get("service", {}) for model in statistics["models"]}
     header = ("model", "version", "state", "signature", "rows", *_SERVICE)
     return table(

@@ -86,9 +86,13 @@ def _replay(record: TrafficRecord, policy: Any, name: str, seed: int) -> Simulat
     missing = sorted({"service", "max_rows", "sla_ns"} - about.keys())
     if missing:
         raise ValueError(f"the record lacks {', '.join(missing)} of the model: was it loaded?")
-    rows = record.arrivals["rows"]
+    arrivals, rows = record.arrivals, record.arrivals["rows"]
+    admission = name.startswith("adaptive")
     trace = Trace(
-        np.repeat(record.arrivals["at_ns"], rows), timeout_ns=np.repeat(record.arrivals["timeout_ns"], rows)
+        np.repeat(arrivals["at_ns"], rows),
+        timeout_ns=np.repeat(arrivals["timeout_ns"], rows),
+        # The rivals know no classes.
+        classes=np.repeat(arrivals["klass"], rows) if admission and arrivals["klass"].any() else None,
     )
     return simulate(
         policy,
@@ -97,7 +101,7 @@ def _replay(record: TrafficRecord, policy: Any, name: str, seed: int) -> Simulat
         max_rows=int(about["max_rows"]),
         sla_ns=int(about["sla_ns"]),
         seed=seed,
-        admission=name.startswith("adaptive"),
+        admission=admission,
     )
 
 

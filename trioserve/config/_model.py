@@ -115,6 +115,11 @@ class BatchingConfig(Struct, frozen=True, forbid_unknown_fields=True):
     )
     """Upper bounds of the length classes that text requests are batched by, in tokens, ascending."""
 
+    @property
+    def named_policy(self) -> str:
+        """The policy with its window, as `trioserve.batching.policy_named` takes it."""
+        return f"{self.policy}:{self.window_ms!r}"
+
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """One model: the file it is loaded from, its signature, and how it is served."""

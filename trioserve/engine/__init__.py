@@ -10,7 +10,6 @@ from ._executor import Executor
 from ._intake import Intake
 from ._lane import Lane
 from ._occupancy import Occupancy
-from ._policies import policy_of
 from ._scheduler import Scheduler
 from ._session import ReplySink, Session
 from ._stage import Link
@@ -31,6 +30,5 @@ __all__ = [
     "Session",
     "TextLane",
     "Tokenizer",
-    "policy_of",
     "text_region_nbytes",
 ]

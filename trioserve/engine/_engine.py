@@ -18,7 +18,7 @@ from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signa
 
 from ._executor import Executor
 from ._lane import Lane
-from ._quarantine import Quarantine
+from ._quarantine import Quarantine, TextQuarantine
 from ._session import ReplySink, Session, SessionTable
 from ._stage import Stage
 from ._statistics import lane_statistics
@@ -81,7 +81,10 @@ class Engine:
         )
         witness = Witness(lane, self.config.record_requests if self.config.record else 0)
         lane.witness = witness if witness.is_wanted else None
-        lane.door.quarantine = Quarantine(config.name, int(self.config.workers.quarantine_s * 1e9))
+        keep_ns = int(self.config.workers.quarantine_s * 1e9)
+        lane.door.quarantine = Quarantine(config.name, keep_ns)
+        if isinstance(lane, TextLane):
+            lane.text_quarantine = TextQuarantine(config.name, keep_ns)
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
@@ -162,8 +165,8 @@ class Engine:
     def retry_after_us(self, lane: Lane, code: ErrorCode, now_ns: int = 0, requests: int = 1) -> int:
         """When a client that is refused now should come back, microseconds.
 
-        One that is shed is told when there will be room, each another moment; the others, when what is queued for the
-        model has run.
+        One that is shed is told when there will be room, and one whose worker is gone when there will be another one,
+        each another moment; the others, when what is queued for the model has run.
 
         Args:
             lane: the model.
@@ -173,6 +176,8 @@ class Engine:
         """
         if code is ErrorCode.SHED and lane.service.known:
             retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns(), requests)
+        elif code is ErrorCode.WORKER_LOST:
+            retry_us = lane.scheduler.back_after_us(now_ns or self.clock.now_ns(), requests)
         else:
             retry_us = int(_backlog_ns(lane) / 1000)
         return MIN_RETRY_US if retry_us < MIN_RETRY_US else min(retry_us, MAX_RETRY_US)

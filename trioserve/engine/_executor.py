@@ -62,13 +62,13 @@ class Executor(Stage[Lane, Batch]):
             if lane.closed_code is ErrorCode.LOADING:  # not one that drains, or whose tokenizer is gone
                 lane.closed_code = ErrorCode.OK
 
-    def lose(self, reason: str, unsent: Batch | None = None) -> None:
+    def lose(self, reason: str, unsent: Batch | None = None, *, is_over: bool = False) -> None:
         """See `Stage.lose`; until there is another worker, only those are admitted who have time for that."""
         if self.link is not None:
             now_ns = self.lanes[0].clock.now_ns()
             self.occupancy.lost(now_ns)
             self._open_doors(now_ns)
-        super().lose(reason, unsent)
+        super().lose(reason, unsent, is_over=is_over)
 
     def _open_doors(self, now_ns: int) -> None:
         """Who was refused before says nothing of who comes now, and what is calm is another thing."""
@@ -204,6 +204,17 @@ class Executor(Stage[Lane, Batch]):
             lane.door.settle(now_ns)
         if work.ranges:
             self._terminal.finish(work, result, now_ns)
+
+    def _put_back(self, work: Batch) -> None:
+        """See `Stage._put_back`; whatever their class, these were next."""
+        self._release(work)
+        slots, queue = work.lane.slots, work.lane.queue
+        for first, count in work.ranges:
+            for slot in slots.live_in(first, count).tolist():
+                queue.push(slot, slots.rows[slot], slots.deadline_ns[slot])
+
+    def _may_wait(self, lane: Lane, first: int) -> bool:
+        return lane.slots.deadline_ns[first] > self.free_ns
 
     def _give_up(self, work: Batch) -> None:
         """The worker was lost with this batch."""

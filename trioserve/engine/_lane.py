@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trioserve.admission import Tenants, rank_offset_ns
-from trioserve.batching import LengthQueue, RowQueue, ServiceModel
+from trioserve.batching import LengthQueue, RowQueue, ServiceModel, policy_named
 from trioserve.memory import FULL, SlotTable
 from trioserve.request import NEVER_NS
 from trioserve_protocol import CLASS_MASK, HEADER_NBYTES, ErrorCode, Flag, pad8
 
 from ._arrival import joined, scratch
 from ._door import Door
-from ._policies import policy_of
 from ._scheduler import Scheduler
 from ._stats import LaneStats
 
@@ -110,7 +109,7 @@ class Lane:
         self.scheduler: Final = Scheduler(
             self.queue,
             self.slots,
-            policy_of(config),
+            policy_named(config.batching.named_policy, self.default_deadline_ns),
             ServiceModel({}),
             max_rows=self.max_rows,
             sla_ns=self.default_deadline_ns,

@@ -67,6 +67,16 @@ class Occupancy:
             after_ns *= 2
         self.free_ns = [self._lost_ns + after_ns] * len(self.free_ns)
 
+    def away_ns(self, now_ns: int) -> int:
+        """How long it is until the next worker is expected.
+
+        If this one's is there, the one of another stage is gone, of which nothing is known.
+        """
+        if not self.is_away:
+            return LEAST_RESTART_NS
+        self.look(now_ns)
+        return self.free_ns[0] - now_ns
+
     def back(self, now_ns: int) -> None:
         """There is a worker, which has nothing to do."""
         self._back_ns = max(LEAST_RESTART_NS, now_ns - self._lost_ns)

@@ -81,8 +81,8 @@ class Quarantine:
         requests = list(requests_in(lane, ranges))
         forget_ns = now_ns + self.keep_ns
         for first, rows in requests:
-            digest = digest_of(payload_parts(lane, first, rows))
-            entry = forget_ns, fingerprint(payload_parts(lane, first, 1)[0])
+            digest = digest_of(self._parts(lane, first, rows))
+            entry = forget_ns, fingerprint(self._parts(lane, first, 1)[0])
             alone = len(requests) == 1 and digest in self._suspects
             if alone and killed and digest not in self._doubted:
                 self._doubted.add(digest)
@@ -168,8 +168,7 @@ class Quarantine:
             Rows to cut, 0 if nothing is left; and the digest of a suspect, which is then all of the batch.
         """
         self._forget(now_ns)
-        while lane.queue.rows:
-            ranges = lane.queue.peek(limit, lane.slots.row_counts)
+        while ranges := self._next(lane, limit):
             known = self._first_known(lane, ranges)
             if known is None:
                 return limit, None
@@ -185,11 +184,19 @@ class Quarantine:
         near = self._near(lane, ranges)
         for first, rows in requests_in(lane, ranges):
             if near is None or first in near:
-                digest = digest_of(payload_parts(lane, first, rows))
+                digest = digest_of(self._parts(lane, first, rows))
                 if digest in self._suspects or digest in self._refused:
                     return before, first, digest
             before += rows
         return None
+
+    def _next(self, lane: Lane, limit: int) -> list[Range]:
+        """What would be cut; empty if nothing waits."""
+        return lane.queue.peek(limit, lane.slots.row_counts) if lane.queue.rows else []
+
+    def _parts(self, lane: Lane, first: int, rows: int) -> list[memoryview]:
+        """What the worker is given of some rows."""
+        return payload_parts(lane, first, rows)
 
     def _near(self, lane: Lane, ranges: Sequence[Range]) -> set[int] | None:
         """Slots whose first bytes are those of a known input; None where that cannot be told without a digest."""
@@ -205,6 +212,32 @@ class Quarantine:
     def snapshot(self) -> dict[str, Any]:
         """What is known, as JSON values."""
         return {"suspects": len(self._suspects), "refused": len(self._refused), "found": self.found}
+
+
+class TextQuarantine(Quarantine):
+    """What is known of the texts of one model, which kill its tokenizer; see `Quarantine`.
+
+    They are looked at when they are sent to the tokenizer. Here a text is known by its bytes, and where it kills the
+    executor by its tokens: two tables.
+    """
+
+    def _next(self, lane: Lane, limit: int) -> list[Range]:
+        return _text_lane(lane).untokenized.peek(limit)
+
+    def _parts(self, lane: Lane, first: int, rows: int) -> list[memoryview]:
+        """The texts, each with its length behind it: where one ends is a part of what they are."""
+        texts = _text_lane(lane)
+        parts: list[memoryview] = []
+        for slot in range(first, first + rows):
+            offset, nbytes = int(texts.text_offsets[slot]), int(texts.text_nbytes[slot])
+            parts += [texts.slab.text[offset : offset + nbytes], memoryview(nbytes.to_bytes(4, "little"))]
+        return parts
+
+
+def _text_lane(lane: Lane) -> TextLane:
+    if isinstance(lane, TextLane):
+        return lane
+    raise AssertionError("texts of a model without a tokenizer: this is a bug")
 
 
 def _remember(table: dict[bytes, tuple[int, int]], digest: bytes, entry: tuple[int, int]) -> None:

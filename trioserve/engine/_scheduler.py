@@ -68,7 +68,7 @@ class Scheduler:
     ) -> None:
         self.queue: Final = queue
         self.columns: Final = columns
-        self.policy = policy
+        self.use(policy)
         self.service = service
         self.max_rows: Final = max_rows
         self.sla_ns: Final = sla_ns
@@ -104,6 +104,11 @@ class Scheduler:
         self._lessons: Final = Lessons()
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
+
+    def use(self, policy: Policy) -> None:
+        """Cuts by another policy from now on."""
+        self.policy = policy
+        self._learner = cast("Learner", policy) if hasattr(policy, "learn") else None
 
     def refresh(self) -> None:
         """Takes over what the service-time model says now."""
@@ -235,6 +240,11 @@ class Scheduler:
         """When the request that was shed last should come again, or many like it together, microseconds from now."""
         return self.rule.retry_after_us(self.excess_ns, now_ns, requests * self.shed_units)
 
+    def back_after_us(self, now_ns: int, requests: int = 1) -> int:
+        """When requests whose worker is gone should come again: when there is another one, not all at once."""
+        spread_us = self.rule.retry_after_us(0.0, now_ns, requests * self.units_per_row)
+        return self.occupancy.away_ns(now_ns) // 1_000 + spread_us
+
     @property
     def row_ns(self) -> float:
         """Executor time of one row in a full batch."""
@@ -361,9 +371,8 @@ class Scheduler:
                 self._dropped = 0
         if failed:
             return
-        learner = cast("Learner | None", self.policy if hasattr(self.policy, "learn") else None)
-        if learner is not None:
-            learner.learn(round(cut.units), run_ns)
+        if self._learner is not None:
+            self._learner.learn(round(cut.units), run_ns)
         if self._lessons.learn(self.service, cut.units, run_ns, way_ns, now_ns):
             self.refresh()
 

@@ -33,6 +33,11 @@ class Link(Protocol):
         """Batches sent whose result has not been received."""
         ...
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether all that the worker has sent could be read."""
+        ...
+
     def fileno(self) -> int:
         """The descriptor to poll."""
         ...
@@ -112,6 +117,15 @@ class Stage(ABC, Generic[L, W]):
     def _give_up(self, work: W) -> None:
         """The worker was lost with this work; its rows are held until `_release`."""
 
+    @abstractmethod
+    def _put_back(self, work: W) -> None:
+        """The worker was lost before it began this: lets go of its rows, and enters those again that are wanted."""
+
+    def _may_wait(self, lane: Lane, first: int) -> bool:
+        """Whether a request has time enough for another worker."""
+        del lane, first
+        return True
+
     def _stranded(self, lane: L) -> list[int]:
         """First slots of the requests that cannot be served without a worker of this kind."""
         return list(map(int, lane.slots.live_requests()))
@@ -141,7 +155,7 @@ class Stage(ABC, Generic[L, W]):
         try:
             link.send_nowait(batch)
         except WorkerLost as error:
-            self.lose(error.message, unsent=work)
+            self.lose(error.message, unsent=work, is_over=True)
 
     def collect(self, now_ns: int) -> None:
         """Takes all finished work off the link. Also notices the loss of a worker that had nothing to do."""
@@ -149,7 +163,7 @@ class Stage(ABC, Generic[L, W]):
             try:
                 result = link.receive_nowait()
             except WorkerLost as error:
-                self.lose(error.message)
+                self.lose(error.message, is_over=True)
                 return
             if result is None:
                 return
@@ -163,28 +177,44 @@ class Stage(ABC, Generic[L, W]):
             while (result := link.receive_nowait()) is not None:
                 self._complete(self._with_worker.pop(result.seq), result, result.finished_ns)
 
-    def lose(self, reason: str, unsent: W | None = None) -> None:
-        """The worker is gone: what it had is answered now.
+    def lose(self, reason: str, unsent: W | None = None, *, is_over: bool = False) -> None:
+        """The worker is gone: what it may have begun is answered now, and what it has not begun is queued again.
 
-        Its slots return in `reaped`, since a dying process may still write to them.
+        The slots of the former return in `reaped`, since a dying process may still write to them. A worker begins a
+        batch when it has sent the result of the one before, and what it had sent is read here: only the oldest without
+        a result can have been begun. That holds for an end that is closed; a worker that is alive, or that sent what
+        nobody can read, may have begun any.
 
         Args:
             reason: for the clients.
             unsent: what it was not given any more.
+            is_over: whether the worker takes no further batch off its end.
         """
         if self.link is not None:
             self._collect_last(self.link)
+            is_over = is_over and self.link.is_sound
             if self.on_detach is not None:
                 self.on_detach(self._fd)
             self.link.close()
             self.link = None
         lost, self._with_worker = list(self._with_worker.values()), {}
-        self._unreaped += lost
         if lost and lost[0] is not unsent:
             self._died_of = lost[0]
         for work in lost:
             self._give_up(work)
-            self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
+            if is_over and work is not self._died_of:
+                self._fail_hasty(work, reason)
+                self._put_back(work)
+            else:
+                self._unreaped.append(work)
+                self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
+
+    def _fail_hasty(self, work: W, reason: str) -> None:
+        """Answers those who cannot wait for another worker."""
+        for first, count in work.ranges:
+            for slot in work.lane.slots.live_in(first, count).tolist():
+                if not self._may_wait(work.lane, slot):
+                    self._terminal.fail(work.lane, slot, ErrorCode.WORKER_LOST, reason)
 
     def reaped(self, *, restarting: bool, killed: bool = False) -> None:
         """The process has ended: nothing can touch its slots any more.
@@ -193,7 +223,7 @@ class Stage(ABC, Generic[L, W]):
             restarting: whether another one is being started. If not, the models are closed for good.
             killed: whether somebody from outside ended it.
         """
-        self.lose("the worker process ended")
+        self.lose("the worker process ended", is_over=True)
         running, self._died_of = self._died_of, None
         if running is not None:
             self._died(running, killed=killed)

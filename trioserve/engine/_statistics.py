@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
+from ._text import TextLane
+
 if TYPE_CHECKING:
     from trioserve.batching import ServiceModel
 
@@ -30,6 +32,7 @@ def lane_statistics(lane: Lane, now_ns: int) -> dict[str, Any]:
             "rows_high_water": lane.gate.rows.high_water,
         },
         "quarantine": lane.door.quarantine.snapshot(),
+        "text_quarantine": lane.text_quarantine.snapshot() if isinstance(lane, TextLane) else None,
         "slab_nbytes": lane.slab.layout.total_nbytes,
         "service": service_statistics(lane.service, lane.unit),
         "scheduler": _scheduler(lane, now_ns),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ._arrival import Arrival
     from ._batch import Range
+    from ._quarantine import TextQuarantine
     from ._session import Session
 
 TEXT_BLOCKS: Final = 64
@@ -54,6 +55,9 @@ class TextLane(Lane):
 
     unit = "token"
     queue: LengthQueue
+
+    text_quarantine: TextQuarantine
+    """What is known of texts that kill tokenizers; set by the engine."""
 
     def __init__(
         self,

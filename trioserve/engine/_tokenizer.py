@@ -34,12 +34,14 @@ class Burst:
         ranges: their slots, one range a request.
     """
 
-    __slots__ = ("lane", "ranges", "rows")
+    __slots__ = ("lane", "ranges", "rows", "suspect")
 
     def __init__(self, lane: TextLane, ranges: list[Range]) -> None:
         self.lane = lane
         self.ranges = ranges
         self.rows = sum(count for _, count in ranges)
+        self.suspect: bytes | None = None
+        """What its only request is known by, if that is suspected of killing tokenizers."""
 
 
 class Tokenizer(Stage[TextLane, Burst]):
@@ -71,9 +73,15 @@ class Tokenizer(Stage[TextLane, Burst]):
         return int(self._row_ns * sum([lane.untokenized.ahead(key_ns) for lane in self.lanes]))
 
     def _send_burst(self, link: Link, lane: TextLane, now_ns: int) -> None:
-        ranges = lane.untokenized.take(BURST_ROWS)
+        most_rows, suspect = BURST_ROWS, None
+        if lane.text_quarantine.is_active:
+            most_rows, suspect = lane.text_quarantine.isolate(lane, BURST_ROWS, self._terminal, now_ns)
+            if not most_rows:
+                return
+        ranges = lane.untokenized.take(most_rows)
         self._sequence += 1
         burst = Burst(lane, ranges)
+        burst.suspect = suspect
         slots = [slot for first, rows in ranges for slot in range(first, first + rows)]
         nbytes, offsets = lane.text_nbytes[slots], lane.text_offsets[slots]
         lane.under_way[burst] = now_ns
@@ -83,6 +91,8 @@ class Tokenizer(Stage[TextLane, Burst]):
     def _complete(self, work: Burst, result: StageResult, now_ns: int) -> None:
         lane, slots, lengths = work.lane, work.lane.slots, result.lengths
         lane.came_in(work, now_ns)
+        if work.suspect is not None:
+            lane.text_quarantine.clear(work.suspect)
         if work.rows >= FULL_ROWS:
             row_ns = (result.finished_ns - result.started_ns) / work.rows
             self._row_ns += MEAN_GAIN * (row_ns - self._row_ns) if self._row_ns else row_ns
@@ -102,6 +112,20 @@ class Tokenizer(Stage[TextLane, Burst]):
         self._release(work)
         for first, count in work.ranges:
             lane.enqueue_tokens(first, count)
+
+    def _died(self, running: Burst, *, killed: bool) -> None:
+        """The worker was lost while it tokenized this burst."""
+        lane = running.lane
+        lane.text_quarantine.blame(lane, running.ranges, lane.clock.now_ns(), killed=killed)
+
+    def _put_back(self, work: Burst) -> None:
+        """See `Stage._put_back`; their texts are where they were."""
+        lane = work.lane
+        for first, count in work.ranges:
+            if not lane.slots.is_live(first):
+                lane.free_texts(first, count)
+            self._terminal.let_go(lane, first, count)
+            lane.enqueue(first, count)
 
     def _give_up(self, work: Burst) -> None:
         """The texts are on their way no more."""

@@ -57,8 +57,8 @@ class Untokenized:
         else:
             insort(order, waiting)
 
-    def take(self, most_rows: int) -> list[Range]:
-        """Takes the most urgent requests, as many as fit into so many rows, and at least one."""
+    def peek(self, most_rows: int) -> list[Range]:
+        """The most urgent requests, as many as fit into so many rows, and at least one if any waits."""
         taken: list[Range] = []
         total = 0
         for waiting in self._order:
@@ -66,10 +66,15 @@ class Untokenized:
                 break
             taken.append((waiting.first, waiting.rows))
             total += waiting.rows
+        return taken
+
+    def take(self, most_rows: int) -> list[Range]:
+        """Takes them off; see `peek`."""
+        taken = self.peek(most_rows)
         del self._order[: len(taken)]
-        for first, _ in taken:
+        for first, rows in taken:
             del self._waiting[first]
-        self.rows -= total
+            self.rows -= rows
         return taken
 
     def remove(self, first: int) -> bool:

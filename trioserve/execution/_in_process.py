@@ -70,6 +70,11 @@ class InProcessStage:
         """See `StageLink`."""
         return self._link.in_flight
 
+    @property
+    def is_sound(self) -> bool:
+        """See `StageLink`."""
+        return self._link.is_sound
+
     def fileno(self) -> int:
         """See `StageLink`."""
         return self._link.fileno()

@@ -48,11 +48,14 @@ class StageLink:
     """
 
     __slots__ = (
-        "_buffer", "_control", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth", "on_skipped",
+        "_buffer", "_control", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth", "is_sound", "on_skipped",
     )  # fmt: skip
 
     depth: int
     """Batches that may be unfinished at a time."""
+
+    is_sound: bool
+    """Whether all that the worker has sent could be read."""
 
     on_skipped: Callable[[int], None] | None
     """Told the number of a batch that was abandoned before the worker began it: its rows are the server's again, before
@@ -71,6 +74,7 @@ class StageLink:
         """
         self._sock = sock
         self._control = control
+        self.is_sound = True
         self.on_skipped = None
         self._epoch = epoch
         self.depth = depth
@@ -153,6 +157,7 @@ class StageLink:
         try:
             return self._take(self._view[:nbytes])
         except CorruptDescriptor as error:
+            self.is_sound = False
             self.close()
             raise WorkerLost(f"the worker was dropped: corrupt descriptor, {error}") from error
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from trioserve.backends import LoadError
-from trioserve.engine import Executor, policy_of
+from trioserve.batching import policy_named
+from trioserve.engine import Executor
 from trioserve.execution import supervise_worker
 from trioserve_protocol import ErrorCode
 
@@ -93,7 +94,8 @@ class StageKeeper:
             for lane, model in zip(stage.lanes, info.models, strict=True):
                 lane.service = self._learning.seed(lane, model)
                 lead_ns = lead_of(info.hop_ns, max(model.warmup_ns.values(), default=0))
-                lane.scheduler.policy = policy_of(lane.config, lead_ns)
+                name = lane.config.batching.named_policy
+                lane.scheduler.use(policy_named(name, lane.default_deadline_ns, lead_ns))
         stage.attach(link)
         for lane, model in zip(stage.lanes, info.models, strict=True):
             if model.error:

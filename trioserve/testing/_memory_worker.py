@@ -41,6 +41,7 @@ class MemoryWorker:
         depth: int = 1,
     ) -> None:
         self.depth = depth
+        self.is_sound = True
         self._network: Final = network
         self._slabs: Final = slabs
         self._infer: Final = infer

@@ -17,7 +17,6 @@
 #include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +27,8 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "program.h"
 
 enum { FRAMES, FIXED, HTTP };
 enum { HEADER = 32, TYPE_RESULT = 0x20, TYPE_ERROR = 0x22, MAX_IOV = 64, MAX_EVENTS = 256 };
@@ -63,27 +64,6 @@ static size_t in_nbytes;
 static uint64_t begin_ns, end_ns, answers_all;
 static uint32_t *latencies;
 static size_t answers, latencies_room;
-
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void *room_for(size_t count, size_t nbytes) {
-    void *memory = calloc(count ? count : 1, nbytes ? nbytes : 1);
-    if (!memory) fail("out of memory");
-    return memory;
-}
 
 static void read_plan(const char *path) {
     FILE *file = fopen(path, "rb");

@@ -17,7 +17,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +28,8 @@
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "program.h"
 
 enum { HEADER = 32, TYPE_BOUND = 0x04, TYPE_RESULT = 0x20, TYPE_ERROR = 0x22, MAX_EVENTS = 256, READ_NBYTES = 1 << 17 };
 /* Nearer than this the next request is waited for awake: a sleep could end later. */
@@ -73,27 +74,6 @@ static uint32_t issued, terminal, wrong, repeated;
 /* Closed: who sends next and when, a ring in order of time, because everybody thinks for as long. */
 static turn *turns;
 static uint32_t turns_head, turns_count, turns_room;
-
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void *room_for(size_t count, size_t nbytes) {
-    void *memory = calloc(count ? count : 1, nbytes ? nbytes : 1);
-    if (!memory) fail("out of memory");
-    return memory;
-}
 
 static void *column(FILE *file, size_t count, size_t nbytes) {
     void *memory = room_for(count, nbytes);
