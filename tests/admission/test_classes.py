@@ -56,12 +56,13 @@ def test_a_class_that_is_alone_keeps_its_rank(share: float) -> None:
 
 
 def test_a_lesser_class_leaves_room_for_a_better_one_that_is_in_use() -> None:
-    classes = after(Classes(SLA_NS), 0.3, 0.0, 0.3, 0.3)
+    classes = after(Classes(SLA_NS), 0.3, 0.0, 0.5, 0.3)
     assert classes.yields == [False, False, True, True]
-    after(classes, 0.3, 0.3, 0.0, 0.3)
+    assert classes.overrules == [True, True, True, False]
+    after(classes, 0.5, 0.3, 0.0, 0.3)
     assert classes.yields[CRITICAL]
     assert classes.overtaking[CRITICAL] == pytest.approx(0.3, rel=0.02)
-    assert classes.overtaking[SHEDDABLE] == pytest.approx(0.6, rel=0.02)
+    assert classes.overtaking[SHEDDABLE] == pytest.approx(0.8, rel=0.02)
 
 
 def test_nobody_leaves_room_while_there_is_enough_for_all() -> None:
@@ -70,6 +71,11 @@ def test_nobody_leaves_room_while_there_is_enough_for_all() -> None:
     assert not any(classes.yields)
     assert classes.overtaking[CRITICAL] == pytest.approx(0.01, rel=0.02)
     assert after(classes, 0.6, 0.2, 0.0, 0.1).yields == [True, False, False, True]
+
+
+def test_nobody_leaves_room_because_of_what_lesser_classes_ask_for() -> None:
+    classes = after(Classes(SLA_NS), 0.4, 0.1, 1.0, 1.5)
+    assert classes.yields == [False, False, True, True]
 
 
 def test_what_is_asked_of_other_models_counts_until_it_is_forgotten() -> None:

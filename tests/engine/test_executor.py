@@ -42,6 +42,7 @@ def test_as_many_batches_as_the_link_is_deep(make_world: MakeWorld) -> None:
 
 
 def test_the_next_batch_is_sent_when_the_running_one_is_expected_back(make_world: MakeWorld) -> None:
+    """If it is full; else it stays open until that one is back."""
     world = make_world(depth=2)
     lane = world.lane("wide")
     lane.service = ServiceModel({1: 10 * MS, 2: 10 * MS})
@@ -49,6 +50,13 @@ def test_the_next_batch_is_sent_when_the_running_one_is_expected_back(make_world
     client.infer(1)
     world.turn()
     client.infer(2)
+    world.pass_time(20 * MS)
+    assert len(world.executor.sent) == 1
+    world.settle()
+    lane.service = ServiceModel({1: 10 * MS, 2: 10 * MS})
+    client.infer(3)
+    world.turn()
+    client.run(range(4, 8))
     world.turn()
     assert len(world.executor.sent) == 1
     assert world.engine.next_event_ns() == world.clock.ns + 10 * MS

@@ -219,8 +219,8 @@ async def test_a_better_class_is_served_first(autojump_clock: MockClock) -> None
             loop(scenario, 0.45, 2.0, flags=CRITICAL_PLUS),
             loop(scenario, 5, 2.0, flags=SHEDDABLE, seed=2),
         )
-        assert plus.in_time >= 0.85 * plus.sent
-        assert plus.in_time + sheddable.in_time >= 0.95 * CAPACITY * 2.0
+        assert plus.in_time >= 0.999 * plus.sent
+        assert plus.in_time + sheddable.in_time >= 0.9 * CAPACITY * 2.0
 
 
 async def test_a_flood_of_a_better_class_leaves_a_floor(autojump_clock: MockClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trioserve.admission import Standing
 from trioserve.batching import Adaptive, AdditiveIncrease, Dispatch, FixedWindow, ServiceModel, WaitUntil
 from trioserve.engine import NEVER_NS, Occupancy, Scheduler
 from trioserve.testing._simulated_queue import SimulatedQueue
@@ -90,7 +91,7 @@ def test_a_payload_on_its_way_takes_the_full_rule_unless_there_is_time_enough() 
 def test_a_tenant_over_its_share_is_shed_first() -> None:
     lane = Lane()
     lane.offer(56, NOW + 50 * MS)
-    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, over_share=True) == (0, SHED)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, standing=Standing(over_share=True)) == (0, SHED)
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW) == (1, OK)
 
 
@@ -98,8 +99,8 @@ def test_a_lesser_class_leaves_room_for_what_better_ones_will_ask_for() -> None:
     lane = Lane()
     lane.offer(32, NOW + 50 * MS)
     lane.scheduler.started(8, NOW + 50 * MS, 0, NOW)
-    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, overtaking=0.9) == (0, SHED)
-    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, overtaking=0.1) == (1, OK)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, standing=Standing(overtaking=0.9)) == (0, SHED)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, standing=Standing(overtaking=0.1)) == (1, OK)
 
 
 def test_who_is_in_a_hurry_goes_first_unless_that_makes_others_late() -> None:
@@ -147,6 +148,8 @@ def test_a_batch_behind_another_starts_after_it() -> None:
     second = scheduler.started(8, NOW + 50 * MS, 0, NOW)
     assert second.predicted_ns - first.predicted_ns == 4_800_000
     lane.ready(1, NOW + 50 * MS)
+    assert scheduler.decide(0, NOW) == WaitUntil(NEVER_NS)
+    lane.ready(8, NOW + 50 * MS)
     assert scheduler.decide(0, NOW) == WaitUntil(second.predicted_ns)
     scheduler.finished(first, [], 6 * MS, first.predicted_ns + MS)
     assert scheduler.occupancy.free_ns[0] == second.predicted_ns + MS

@@ -301,4 +301,4 @@ def test_the_queue_of_the_simulator_is_in_order_of_key() -> None:
     assert queue.expired(0) == []
     assert queue.rows == COMPACT_ROWS - 2
     queue.push(5, 10 * COMPACT_ROWS)
-    assert list(queue.every(1, 2))[:2] == [COMPACT_ROWS + 2, COMPACT_ROWS + 4]
+    assert list(queue.every(1, 2, 0))[:2] == [COMPACT_ROWS + 2, COMPACT_ROWS + 4]

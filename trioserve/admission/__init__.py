@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._classes import Classes, rank_offset_ns
+from ._classes import Classes, Standing, rank_offset_ns
 from ._gate import Gate, Permits
 from ._rule import Rule, Situation, Verdict
 from ._tenants import SEEN_NS, Account, Quota, Tenants
@@ -16,6 +16,7 @@ __all__ = [
     "Quota",
     "Rule",
     "Situation",
+    "Standing",
     "Tenants",
     "Verdict",
     "rank_offset_ns",

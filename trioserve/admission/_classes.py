@@ -4,14 +4,15 @@ A class is a rank, and a rank is time: a request of rank r is served as if its d
 So one of a lesser class that has waited long enough still overtakes a new one of a better class. And a class that gets
 less than a small share of what the model can do has rank 0 until it has that share, while the others leave it room.
 
-Who is overtaken must be admitted with that in mind: else those of a better class find a queue full of promises that
-they may not break. So the better classes' part of the executors' time is taken off what a lesser class is promised.
+Who is overtaken must be admitted with that in mind: else more is promised than can be kept. So the better classes' part
+of the executors' time is taken off what a lesser class is promised. What is promised to it nevertheless is kept against
+its own class and lesser ones only: a better one is admitted if it can be in time itself.
 """
 
 from __future__ import annotations
 
 from math import exp
-from typing import Final
+from typing import Final, NamedTuple
 
 from ._rule import MOST_OVERTAKING
 
@@ -34,6 +35,18 @@ NEAR_SHARE: Final = 0.75
 """Of the executors' time: while less is asked for in all, there is room for every class, and none leaves any."""
 
 
+class Standing(NamedTuple):
+    """How a request stands to those of other classes and tenants."""
+
+    over_share: bool = False
+    """Whether it leaves room for them: its tenant has more than its share, or its class yields."""
+    overtaking: float = 0.0
+    """Part of the capacity that better classes ask for."""
+    lesser_ns: int | None = None
+    """Rows whose keys are further behind their deadlines are of lesser classes: no promise to them is kept against
+    this one. None if there are none."""
+
+
 class Classes:
     """Ranks of the classes of one model.
 
@@ -46,9 +59,11 @@ class Classes:
         "_executors",
         "_sla_ns",
         "due_ns",
+        "natural_ns",
         "offered",
         "offered_ns",
         "offsets_ns",
+        "overrules",
         "overtaking",
         "pending_ns",
         "ranks",
@@ -74,11 +89,26 @@ class Classes:
         """At present."""
         self.offsets_ns = [rank_offset_ns(rank, sla_ns) for rank in RANKS]
         """How far behind its deadline the key of a request is that arrives now."""
+        self.natural_ns: Final = [rank_offset_ns(rank, sla_ns) for rank in RANKS]
+        """The same where no class starves."""
         self.yields = [False] * len(RANKS)
-        """Whether a class leaves room for a better one, which is in use too, while nearly all there is is asked for."""
+        """Whether a class leaves room for a better one, which is in use too, while both ask for nearly all there is."""
+        self.overrules = [False] * len(RANKS)
+        """Whether a lesser class is in use, whose requests are put off for one of this class even if they miss their
+        deadlines by it."""
         self.settled_ns = 0
         self.due_ns = 0
         """When the shares should be looked at again."""
+
+    def standing(self, klass: int, *, is_over: bool) -> Standing:
+        """That of a request of a class, as it was at the last look.
+
+        Args:
+            klass: class bits of the wire.
+            is_over: whether its tenant has more than its share.
+        """
+        lesser_ns = self.natural_ns[klass] if self.overrules[klass] else None
+        return Standing(self.yields[klass] or is_over, self.overtaking[klass], lesser_ns)
 
     def load(self, now_ns: int) -> float:
         """Part of the executors' time that is asked for in all, as it was at the last look and forgotten since."""
@@ -101,7 +131,7 @@ class Classes:
             shares[klass] = left * shares[klass] + share * self.pending_ns[klass]
             offered[klass] = left * offered[klass] + share * self.offered_ns[klass]
             self.pending_ns[klass] = self.offered_ns[klass] = 0.0
-        total, is_near = sum(shares), self.load(now_ns) + beside >= NEAR_SHARE
+        total = sum(shares)
         # Whoever is alone needs no help: its rank is the same for all that wait.
         hungry = [share < FLOOR_SHARE <= total - share for share in shares]
         needy = any(starved and asked > TRACE for starved, asked in zip(hungry, offered, strict=True))
@@ -109,12 +139,12 @@ class Classes:
             starved = hungry[klass]
             self.ranks[klass] = 0 if starved else rank
             self.offsets_ns[klass] = rank_offset_ns(self.ranks[klass], self._sla_ns)
-            better = (
-                0.0
-                if starved
-                else sum([offered[other] for other in range(len(RANKS)) if RANKS[other] < rank])
-            )
+            before = sum([offered[other] for other in range(len(RANKS)) if RANKS[other] < rank])
+            better = 0.0 if starved else before
+            # What lesser classes ask for is no reason to leave room: they are shed first.
+            is_near = before + offered[klass] + beside >= NEAR_SHARE
             self.yields[klass] = is_near and (better > TRACE or (needy and not starved))
+            self.overrules[klass] = sum(offered) - before - offered[klass] > TRACE
             self.overtaking[klass] = min(MOST_OVERTAKING, better)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from trioserve_protocol import CutReason
 
-from ._policy import TIMER_LATENESS_NS, Dispatch, QueueView, Service, WaitUntil
+from ._policy import NEVER_NS, TIMER_LATENESS_NS, Dispatch, QueueView, Service, WaitUntil
 
 BLIND_ROWS: Final = 4
 """Largest batch while nothing is known of run times."""
@@ -57,11 +57,13 @@ class Adaptive:
         service = view.service
         queued = view.queued_rows
         full = view.full_rows or view.max_rows
-        start_ns = now_ns
-        if view.free_ns > now_ns + self.lead_ns:
-            if not view.is_prompt or view.free_ns - now_ns >= PROMPT_NS or not service.known:
+        if view.free_ns and not (view.is_prompt and view.free_ns - now_ns < PROMPT_NS and service.known):
+            # It costs nothing to stay open, and clients of the batch that runs may be back for the next one.
+            if queued < full and service.known:
+                return WaitUntil(NEVER_NS)
+            if view.free_ns > now_ns + self.lead_ns:
                 return WaitUntil(view.free_ns - self.lead_ns)
-            start_ns = view.free_ns
+        start_ns = max(now_ns, view.free_ns)
         if not service.known:
             return Dispatch(min(queued, view.max_rows, BLIND_ROWS), CutReason.NO_GAIN)
         rows = min(full, queued)
@@ -211,7 +213,8 @@ def _fit(view: QueueView, full: int, start_ns: int) -> tuple[int, int]:
     behind = min(full, queued - rows)
     following_ns = start_ns + service.mean_ns(rows) + service.mean_ns(behind)
     following_ns += HURT * margin * service.deviation_ns(behind)
-    if deadlines_ns[rows] < following_ns:
+    # The first may be one of a better class that has time: it is not given up for one behind it.
+    if deadlines_ns[rows] < following_ns and deadlines_ns[0] - start_ns < service.mean_ns(wanted):
         first, better = _give_up(service, heads, full, start_ns)
         if better / max(1.0, service.mean_ns(better)) > DROP_GAIN * rows / max(1.0, service.mean_ns(rows)):
             return first, better

@@ -185,9 +185,12 @@ class LengthQueue:
                 break
         return deadlines[:rows]
 
-    def every(self, position: int, step: int) -> list[int]:
-        """Deadlines of every `step`-th row from number `position` on, by key."""
-        return [waiting.deadline_ns for waiting in self._sums.every(position, step)[0]]
+    def every(self, position: int, step: int, lesser_ns: int = BEHIND_ALL) -> list[int]:
+        """Deadlines of every `step`-th row from number `position` on, by key; see `RowQueue.every`."""
+        return [
+            waiting.deadline_ns if waiting.key_ns - waiting.deadline_ns <= lesser_ns else BEHIND_ALL
+            for waiting in self._sums.every(position, step)[0]
+        ]
 
     def _next_bucket(self) -> list[_Waiting]:
         return min([bucket for bucket in self._buckets if bucket], key=_head_of)

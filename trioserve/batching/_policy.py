@@ -14,6 +14,9 @@ from typing import Final, NamedTuple, Protocol
 
 from trioserve_protocol import CutReason
 
+NEVER_NS: Final = 2**63 - 1
+"""As in `trioserve.request`, which knows Trio: policies do not."""
+
 TIMER_LATENESS_NS: Final = 50_000
 """Allowance for a timer that fires late; measured on a timerfd in the group's epoll set: 200 us fires at 264 us."""
 

@@ -274,11 +274,17 @@ class RowQueue:
                 break
         return deadlines
 
-    def every(self, position: int, step: int) -> list[int]:
-        """Deadlines of every `step`-th row from number `position` on, in service order."""
+    def every(self, position: int, step: int, lesser_ns: int = BEHIND_ALL) -> list[int]:
+        """Deadlines of every `step`-th row from number `position` on, in service order.
+
+        Args:
+            position: of the first.
+            step: from one to the next.
+            lesser_ns: rows whose keys are further behind their deadlines count as if they had none.
+        """
         column = self._deadline_ns
         return [
-            column[waiting[FIRST] + row]
+            column[waiting[FIRST] + row] if waiting[OFFSET] <= lesser_ns else BEHIND_ALL
             for waiting, row in zip(*self._sums.every(position, step), strict=True)
         ]
 

@@ -11,10 +11,7 @@ from typing import Final
 
 from trioserve_protocol import CutReason
 
-from ._policy import Dispatch, QueueView, WaitUntil
-
-NEVER_NS: Final = 2**63 - 1
-"""As in `trioserve.request`, which knows Trio: policies do not."""
+from ._policy import NEVER_NS, Dispatch, QueueView, WaitUntil
 
 
 class Greedy:

@@ -154,7 +154,7 @@ class Door:
         self._settle_shares(now_ns)
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
-        over_share = classes.yields[klass] or (account is not None and account.is_over)
+        standing = classes.standing(klass, is_over=account is not None and account.is_over)
         admitted, code = scheduler.admit(
             count,
             units_each,
@@ -162,8 +162,7 @@ class Door:
             now_ns,
             key_ns=key_ns,
             eta_ns=int(min(eta_ns, MAX_ETA_SHARE * timeout_ns)),
-            overtaking=classes.overtaking[klass],
-            over_share=over_share,
+            standing=standing,
             others_ns=self._others_ns(key_ns) if self.neighbours else 0.0,
             spare_ns=min([other.door.spare_ns(key_ns, now_ns) for other in self.neighbours], default=inf),
         )
@@ -175,7 +174,7 @@ class Door:
             tenants.count(account, busy_ns + SEEN_NS)
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
-            if rows_each == 1 and not over_share:  # whoever comes next needs no less
+            if rows_each == 1 and not standing.over_share:  # whoever comes next needs no less
                 self._remember_shed(klass, timeout_ns, eta_ns, now_ns)
         if scheduler.is_tense(now_ns):
             self.alarm()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trioserve.batching import PROMPT_NS, Adaptive, Dispatch, WaitUntil
+from trioserve.request import NEVER_NS
 from trioserve_protocol import CutReason
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ def plain_decision(scheduler: Scheduler, executor: int, now_ns: int) -> Dispatch
     is_busy, is_full = occupancy.in_flight[executor] > 0, queue.rows >= full_rows
     start_ns = max(now_ns, free_ns) if is_busy else now_ns
     scheduler.head_ns = queue.floor_deadline_ns(full_rows)
-    if start_ns > now_ns + policy.lead_ns and not (scheduler.is_prompt and start_ns - now_ns < PROMPT_NS):
-        return WaitUntil(free_ns - policy.lead_ns)
+    if is_busy and not (scheduler.is_prompt and start_ns - now_ns < PROMPT_NS):
+        if not is_full:
+            return WaitUntil(NEVER_NS)
+        if start_ns > now_ns + policy.lead_ns:
+            return WaitUntil(free_ns - policy.lead_ns)
     if scheduler.head_ns - start_ns < scheduler.ample_ns:
         return None
     if is_full:

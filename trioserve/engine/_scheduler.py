@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, cast
 
-from trioserve.admission import Rule, Situation
+from trioserve.admission import Rule, Situation, Standing
 from trioserve.batching import (
     PROMPT_NS,
     Bursts,
@@ -33,6 +33,7 @@ from ._plain import plain_decision
 from ._waiting import Columns, Queue
 
 RATE_MEMORY_NS: Final = 10_000_000
+NO_OTHERS: Final = Standing()
 OVERDUE_NS: Final = 200_000
 """How long after its time an announced request is still waited for."""
 
@@ -101,6 +102,8 @@ class Scheduler:
         """Of the request that was shed last: by how much it would have been late, and its units."""
         self._dropped = 0
         self._tense_ns = LONG_AGO_NS
+        self._overruled_ns = LONG_AGO_NS
+        """When one was asked about last that may break promises to lesser classes: broken ones teach nothing then."""
         self._lessons: Final = Lessons()
         self._by_rows: Final = ServiceByRows(service)
         self.refresh()
@@ -140,10 +143,9 @@ class Scheduler:
         *,
         key_ns: int = 0,
         eta_ns: int = 0,
-        over_share: bool = False,
+        standing: Standing = NO_OTHERS,
         others_ns: float = 0.0,
         spare_ns: float = inf,
-        overtaking: float = 0.0,
     ) -> tuple[int, ErrorCode]:
         """Reserves what the front of a run needs, as far as all promises can be kept.
 
@@ -154,10 +156,9 @@ class Scheduler:
             now_ns: the time of the event.
             key_ns: their place in the service order; the deadline if 0.
             eta_ns: time until the payload is complete; 0 if it is.
-            over_share: whether their tenant takes more than its share while others are active.
+            standing: to other classes and tenants.
             others_ns: what is queued for other models of the executor and comes first.
             spare_ns: by how much what is queued for them and comes later may be put off.
-            overtaking: part of the capacity that better classes ask for.
 
         Returns:
             How many were admitted, and what the others are refused with (OK if none is).
@@ -168,16 +169,16 @@ class Scheduler:
         reserved = self.reserved + units
         key_ns = key_ns or deadline_ns
         ready_ns = eta_ns + (0 if self.upstream_ns is None else self.upstream_ns(key_ns))
-        is_plain = not (over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
+        is_plain = not (standing.over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
         if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns + ready_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
         if not self.service.known:
             self.reserved = reserved
             return count, ErrorCode.OK
-        situation = self._situation(key_ns, distance_ns, ready_ns, now_ns, over_share=over_share)
-        if overtaking:
-            situation = situation.beside(overtaking, self.rule.capacity, now_ns)
+        situation = self._situation(key_ns, distance_ns, ready_ns, now_ns, standing)
+        if standing.overtaking:
+            situation = situation.beside(standing.overtaking, self.rule.capacity, now_ns)
         if others_ns or spare_ns < inf:
             situation = situation.behind(others_ns, now_ns)._replace(spare_ns=spare_ns)
         verdict = self.rule.admit(count, units_each, deadline_ns, now_ns, situation)
@@ -187,6 +188,8 @@ class Scheduler:
         if not admitted and ready_ns < distance_ns and not others_ns and spare_ns == inf:
             admitted = int(situation.is_empty and self._lessons.wants_probe(now_ns))
         self.reserved += admitted * units_each
+        if standing.lesser_ns is not None and situation.deadlines_ns:
+            self._overruled_ns = now_ns
         if admitted == count:
             return count, ErrorCode.OK
         if distance_ns < eta_ns + self.service.mean_ns(units_each):
@@ -200,10 +203,11 @@ class Scheduler:
         self._tense_ns = max(self._tense_ns, self.shed_ns)
 
     def _situation(
-        self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, *, over_share: bool
+        self, key_ns: int, distance_ns: int, eta_ns: int, now_ns: int, standing: Standing = NO_OTHERS
     ) -> Situation:
         queue, scale = self.queue, self.units_per_row
         ahead = queue.ahead(key_ns)
+        lesser_ns = NEVER_NS if standing.lesser_ns is None else standing.lesser_ns
         rate, shorter = self.offered.rates(distance_ns, now_ns)
         occupancy = self.occupancy
         occupancy.look(now_ns)
@@ -218,8 +222,8 @@ class Scheduler:
             self.rule.rho_of(shorter),
             eta_ns,
             0.0,
-            over_share,
-            None if ahead == queue.rows else lambda first, step: queue.every(ahead + first, step),
+            standing.over_share,
+            None if ahead == queue.rows else lambda first, step: queue.every(ahead + first, step, lesser_ns),
             scale,
         )
 
@@ -233,7 +237,7 @@ class Scheduler:
         """
         if self.queue.ahead(key_ns) == self.queue.rows:
             return inf
-        situation = self._situation(key_ns, key_ns - now_ns, 0, now_ns, over_share=False)
+        situation = self._situation(key_ns, key_ns - now_ns, 0, now_ns)
         return self.rule.spare_ns(now_ns, situation.behind(others_ns, now_ns))
 
     def retry_after_us(self, now_ns: int, requests: int = 1) -> int:
@@ -314,7 +318,9 @@ class Scheduler:
         """
         if not self.queue.rows:
             return WaitUntil(NEVER_NS)
-        return plain_decision(self, executor, now_ns) or self.policy.decide(self.view(executor, now_ns), now_ns)
+        return plain_decision(self, executor, now_ns) or self.policy.decide(
+            self.view(executor, now_ns), now_ns
+        )
 
     def _head_of(self, rows: int) -> int:
         self.head_ns = self.queue.head_deadline_ns(rows)
@@ -360,7 +366,8 @@ class Scheduler:
         """
         self.last_completion_ns = now_ns
         self.occupancy.finished(cut.executor, cut.predicted_ns, now_ns)
-        if len(deadlines_ns) and not failed and not self._lessons.is_probing:
+        is_fair = now_ns - self._overruled_ns >= self.sla_ns and not self._lessons.is_probing
+        if len(deadlines_ns) and not failed and is_fair:
             late = sum([deadline_ns < now_ns for deadline_ns in deadlines_ns])
             if cut.near or late:
                 self.margins.cut(len(deadlines_ns), late)
@@ -387,5 +394,5 @@ class Scheduler:
 
     def dropped(self, requests: int, now_ns: int) -> None:
         """Ready requests have missed their deadline without having been executed: promises broken if any were risky."""
-        if self.is_tense(now_ns):
+        if self.is_tense(now_ns) and now_ns - self._overruled_ns >= self.sla_ns:
             self._dropped += requests

@@ -35,8 +35,11 @@ class Queue(Protocol):
         """Deadlines of the first so many rows that one batch may hold, in service order."""
         ...
 
-    def every(self, position: int, step: int) -> Sequence[int]:
-        """Deadlines of every `step`-th row from number `position` on, in service order."""
+    def every(self, position: int, step: int, lesser_ns: int) -> Sequence[int]:
+        """Deadlines of every `step`-th row from number `position` on, in service order.
+
+        Rows whose keys are more than `lesser_ns` behind their deadlines have none that anybody looks at.
+        """
         ...
 
 

@@ -57,8 +57,7 @@ class SimulatedDoor:
             now_ns,
             key_ns=key_ns,
             eta_ns=eta_ns,
-            overtaking=classes.overtaking[klass],
-            over_share=classes.yields[klass] or account.is_over,
+            standing=classes.standing(klass, is_over=account.is_over),
         )
         classes.offered_ns[klass] += scheduler.unit_ns + SEEN_NS
         busy_ns = admitted * scheduler.unit_ns + SEEN_NS

@@ -99,7 +99,8 @@ class SimulatedQueue:
         deadline_ns = self._deadline_ns
         return [deadline_ns[request] for request in self._ids[first : first + rows]]
 
-    def every(self, position: int, step: int) -> Sequence[int]:
-        """Deadlines of every `step`-th request from number `position` on."""
+    def every(self, position: int, step: int, lesser_ns: int) -> Sequence[int]:
+        """Deadlines of every `step`-th request from number `position` on; they are of one class."""
+        del lesser_ns
         deadline_ns = self._deadline_ns
         return [deadline_ns[request] for request in self._ids[self._taken + position :: step]]
