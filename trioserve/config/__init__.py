@@ -4,6 +4,8 @@ from trioserve.config._files import file_problems
 from trioserve.config._model import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
 from trioserve.config._problem import ConfigError, Problem
 from trioserve.config._repository import (
+    find_models,
+    is_model_folder,
     load_model_config,
     load_repository,
     model_paths,
@@ -27,6 +29,8 @@ __all__ = [
     "WorkerConfig",
     "config_problems",
     "file_problems",
+    "find_models",
+    "is_model_folder",
     "load_model_config",
     "load_repository",
     "load_server_config",
