@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from trioserve.execution import _priority
-from trioserve.execution._priority import NICENESS, lower, may_raise, raise_again
+from trioserve.execution._priority import lower, may_raise, raise_again
 
 SLEEPER = (
     "import threading, time; threading.Thread(target=time.sleep, args=(30,)).start(); print(1, flush=True)"
@@ -26,18 +26,17 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def levels(pid: int) -> set[int]:
-    return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}
+    return {os.sched_getscheduler(int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}
 
 
 @pytest.mark.skipif(not may_raise(), reason="this process may not raise a priority")
 def test_all_threads_are_raised_again(child: subprocess.Popen[bytes]) -> None:
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert lower(child.pid)
     assert child.stdout is not None
     child.stdout.readline()
-    assert min(usual + NICENESS, 19) in levels(child.pid)
+    assert levels(child.pid) == {os.SCHED_IDLE}
     raise_again(child.pid)
-    assert levels(child.pid) == {usual}
+    assert levels(child.pid) == {os.SCHED_OTHER}
 
 
 def test_what_could_not_be_raised_again_is_not_lowered(
@@ -45,7 +44,7 @@ def test_what_could_not_be_raised_again_is_not_lowered(
 ) -> None:
     monkeypatch.setattr(_priority, "may_raise", lambda: False)
     assert not lower(child.pid)
-    assert levels(child.pid) == {os.getpriority(os.PRIO_PROCESS, 0)}
+    assert levels(child.pid) == {os.SCHED_OTHER}
 
 
 def test_a_child_that_has_ended_is_no_error() -> None:

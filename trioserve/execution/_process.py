@@ -33,7 +33,7 @@ from trioserve.execution._messages import (
     decode_from_worker,
     encode_control,
 )
-from trioserve.execution._priority import lower, raise_again
+from trioserve.execution._priority import PATIENCE_S, lower, raise_again
 from trioserve.execution._spec import WorkerStartError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class WorkerProcess:
     """The same end as `control`, for what is sent without waiting."""
 
     lowered: bool = False
-    """Whether it has a low priority, until it is ready."""
+    """Whether it runs only when nobody else wants to, until it is ready."""
 
     on_skipped: Callable[[int], None] | None = None
     """Told which batches the worker will not begin."""
@@ -93,6 +93,7 @@ class WorkerProcess:
         """
         with trio.move_on_after(timeout_s):
             data = await self._first_message()
+            self._raise_again()
             if not data:
                 raise WorkerStartError(f"the worker ended while it started: {await self.reaped()}")
             try:
@@ -103,12 +104,23 @@ class WorkerProcess:
                 raise WorkerStartError(f"the worker cannot serve: {message.message}")
             if isinstance(message, Skipped):
                 raise WorkerStartError("the worker sent an unknown message: it has no batch to skip")
-            if self.lowered:
-                raise_again(self.process.pid)
             return tuple(message.models)
         raise WorkerStartError(f"the worker was not ready within {timeout_s:g} s")
 
+    def _raise_again(self) -> None:
+        if self.lowered:
+            raise_again(self.process.pid)
+            self.lowered = False
+
     async def _first_message(self) -> bytes:
+        """What the worker says first; if that takes long, it gets its share of the processor."""
+        if self.lowered:
+            with trio.move_on_after(PATIENCE_S):
+                return await self._received()
+            self._raise_again()
+        return await self._received()
+
+    async def _received(self) -> bytes:
         try:
             return await self.control.recv(MAX_CONTROL_NBYTES + 1)
         except ConnectionResetError:  # it died with what it was told unread
