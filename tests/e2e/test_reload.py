@@ -262,6 +262,22 @@ def test_two_orders_at_once_are_obeyed_one_after_the_other(rig: Rig) -> None:
     assert rig.ask() == rig.factor
 
 
+def test_a_repository_that_is_looked_at_is_followed(tmp_path: Path) -> None:
+    write(tmp_path, "Scale", 2)
+    path = tmp_path / "scale.py"
+    with serving(str(path), models=str(tmp_path), repository={"poll_seconds": 0.05}) as server:
+        rig = Rig(server, tmp_path)
+        whole = SOURCE.format(name="Scale", factor=3, width=4, load="pass")
+        path.write_text(whole[: whole.index("inputs")])
+        failed = server.wait_event("model_order_failed")
+        assert "configuration" in failed["reason"]
+        assert rig.ask() == 2
+        path.write_text(whole)
+        server.wait_event("models_changed")
+        assert rig.ask() == 3
+        assert len(server.events("model_order_failed")) == 1, "what failed is not tried again and again"
+
+
 def test_files_of_another_model_that_have_changed_are_not_loaded_by_the_way(rig: Rig) -> None:
     write(rig.repository, "Steady", 3)
     rig.write()

@@ -13,7 +13,7 @@ from trioserve.config._repository import (
     repository_problems,
 )
 from trioserve.config._rules import config_problems, model_problems
-from trioserve.config._server import QuotaConfig, ServerConfig, ServerLimits, WorkerConfig
+from trioserve.config._server import QuotaConfig, RepositoryConfig, ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ModelConfig",
     "Problem",
     "QuotaConfig",
+    "RepositoryConfig",
     "ServerConfig",
     "ServerLimits",
     "TensorConfig",

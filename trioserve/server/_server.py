@@ -30,6 +30,7 @@ from ._learning import Learning
 from ._learnt import open_store
 from ._lifecycle import Lifecycle
 from ._memory import ServerMemory
+from ._poll import poll_repository
 from ._records import prepare_records, save_records
 
 log = structlog.get_logger(__name__)
@@ -136,6 +137,8 @@ class Server:
                 for listener in listeners:
                     await accepting.start(listener.run, group.add)
                 accepting.start_soon(lifecycle.run)
+                if self.config.models and (seconds := self.config.repository.poll_seconds):
+                    accepting.start_soon(poll_repository, self.config.models, seconds, lifecycle.submit)
                 self.addresses = tuple(listener.address for listener in listeners)
                 with _frozen_memory():
                     names = [model.name for model in self.models]

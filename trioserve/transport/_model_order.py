@@ -40,7 +40,7 @@ class ModelOrder:
     def __init__(
         self,
         op: Literal["load", "unload", "reload"],
-        model: str,
+        model: str = "",
         version: int = 0,
         *,
         peer: Peer | None = None,
