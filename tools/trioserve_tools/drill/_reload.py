@@ -63,7 +63,7 @@ async def reload_under_load(field: Field) -> list[Finding]:
 async def _reload(port: int) -> int:
     """Orders a reload; returns its status."""
     async with wire(port) as asking:
-        return (await asking.order({"op": "reload", "model": "double"})).code
+        return (await asking.order({"op": "reload", "model": "double"})).status
 
 
 def _findings(
