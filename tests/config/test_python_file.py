@@ -127,10 +127,10 @@ def test_class_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_import_that_takes_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(command: list[str], *, timeout: float, **_: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
+    def communicate(*_: object, timeout: float | None = None) -> None:
+        raise subprocess.TimeoutExpired("describe", timeout or 0)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
     assert problem_of(write(tmp_path, SCALE)).given == "an import of more than 60 s"
 
 

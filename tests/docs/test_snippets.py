@@ -183,6 +183,14 @@ def test_the_guide_s_repository_is_served(repository: Path, commands: Path, scri
         assert "5453 0133" in run_shell(SNIPPETS / "ping.sh", port)
 
 
+def test_the_guide_s_models_are_changed_while_they_are_served(repository: Path, commands: Path) -> None:
+    command = (SNIPPETS / "serve.sh").read_text(encoding="utf-8").replace("7001", "0").split()
+    for port in served([str(commands / command[0]), *command[1:]], repository, commands):
+        told = run_shell(SNIPPETS / "reload.sh", port, commands)
+        shown = ["loaded double:1", "unloaded affine:1", "loaded affine:1", "nothing to do"]
+        assert [line.partition(" (")[0] for line in told.splitlines()] == shown
+
+
 def test_the_guide_s_traffic_is_recorded_and_replayed(repository: Path, commands: Path) -> None:
     record, replay = (
         (SNIPPETS / name).read_text(encoding="utf-8").replace("7001", "0").split()

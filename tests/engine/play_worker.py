@@ -138,7 +138,7 @@ class FakeWorker:
             self.stage.collect(now_ns)
             return
         self.batches.append(batch)
-        lane = self.stage.lanes[batch.model]
+        lane = list(self.stage.number_of)[batch.model]
         slots = np.concatenate([np.arange(first, first + count) for first, count in batch.ranges])
         self._check(lane, batch, slots)
         lengths = None

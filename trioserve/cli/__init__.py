@@ -18,10 +18,13 @@ COMMANDS = {
     "infer": "send one request to a server and print the answer",
     "nc": "speak the protocol frame by frame",
     "check": "say what is wrong with a model repository or a server's configuration",
-    "models": "list the models of a repository or of a running server",
+    "models": "list the models of a repository or of a running server; load, reload, unload one",
     "replay": "say what other policies would have made of recorded traffic",
 }
 """Subcommands with the line that `--help` has for them; the module of each has its name."""
+
+ORDERS = ("load", "reload", "unload")
+"""What can stand behind `models` in the place of what is to be listed."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
@@ -40,9 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: argparse printed help or complained.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    chosen = next((word for word in arguments if not word.startswith("-")), "")
-    args = _parser(chosen).parse_args(arguments)
-    run = importlib.import_module(f"trioserve.cli.{args.command}").run
+    words = [word for word in arguments if not word.startswith("-")]
+    chosen = words[0] if words else ""
+    module = "model_orders" if chosen == "models" and words[1:] and words[1] in ORDERS else chosen
+    args = _parser(chosen, module).parse_args(arguments)
+    run = importlib.import_module(f"trioserve.cli.{module}").run
     try:
         status = int(run(args))
         sys.stdout.flush()
@@ -55,14 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser(chosen: str) -> argparse.ArgumentParser:
-    """The parser, complete for the chosen subcommand; the others have their line of help and nothing else."""
+def _parser(chosen: str, module: str) -> argparse.ArgumentParser:
+    """The parser, complete for the chosen subcommand; the others have their line of help and nothing else.
+
+    Args:
+        chosen: The subcommand.
+        module: Where it is described.
+    """
     parser = argparse.ArgumentParser(prog="trioserve", description="A latency-first model server.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
         if name == chosen:
-            importlib.import_module(f"trioserve.cli.{name}").add_parser(subparsers)
+            importlib.import_module(f"trioserve.cli.{module}").add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=line, add_help=False)
     return parser

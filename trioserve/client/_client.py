@@ -27,6 +27,7 @@ from ._requests import (
     PingRequest,
     Request,
     SignatureRequest,
+    model_order,
 )
 from ._results import Inference, Json, ManyResult, Outputs
 from ._retry import RetryPolicy
@@ -210,6 +211,26 @@ class Client:
     async def health(self) -> Json:
         """Return whether the server and its models are ready."""
         return await self._perform(AdminRequest({"op": "health"}))
+
+    async def load_model(self, model: str, *, version: int = 0) -> Json:
+        """Load a model of the server's repository; nothing to do if it is served. Return what has changed."""
+        return await self._perform(model_order("load", model, version))
+
+    async def reload_model(self, model: str = "", *, version: int = 0) -> Json:
+        """Load a model anew, and serve it in the place of the old one. Return what has changed.
+
+        Args:
+            model: its name; without it, all that has changed in the server's repository.
+            version: of it; 0 for those that its policy says.
+
+        Raises:
+            Aborted: the new one cannot be served, and the old one is.
+        """
+        return await self._perform(model_order("reload", model, version))
+
+    async def unload_model(self, model: str, *, version: int = 0) -> Json:
+        """Serve a model no longer. Return what has changed."""
+        return await self._perform(model_order("unload", model, version))
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 

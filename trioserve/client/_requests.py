@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -246,6 +246,11 @@ class AdminRequest(Request[Json]):
     def result(self) -> Json:
         """Return the decoded JSON."""
         return self._answer
+
+
+def model_order(op: Literal["load", "reload", "unload"], model: str, version: int) -> AdminRequest:
+    """Return the request to change a model of the server, 0 for no special version."""
+    return AdminRequest({"op": op, "model": model} | ({"version": version} if version else {}))
 
 
 def _merged(whole: ManyResult, part: ManyResult, positions: npt.NDArray[np.intp]) -> ManyResult:

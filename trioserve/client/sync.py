@@ -31,6 +31,7 @@ from ._requests import (
     PingRequest,
     Request,
     SignatureRequest,
+    model_order,
 )
 from ._results import Inference, Json, ManyResult, Outputs
 from ._retry import RetryPolicy
@@ -209,6 +210,27 @@ class SyncClient:
     def health(self, *, timeout_s: float | None = None) -> Json:
         """Return whether the server and its models are ready."""
         return self._perform(AdminRequest({"op": "health"}), timeout_s)
+
+    def load_model(self, model: str, *, version: int = 0, timeout_s: float | None = None) -> Json:
+        """Load a model of the server's repository; nothing to do if it is served. Return what has changed."""
+        return self._perform(model_order("load", model, version), timeout_s)
+
+    def reload_model(self, model: str = "", *, version: int = 0, timeout_s: float | None = None) -> Json:
+        """Load a model anew, and serve it in the place of the old one. Return what has changed.
+
+        Args:
+            model: its name; without it, all that has changed in the server's repository.
+            version: of it; 0 for those that its policy says.
+            timeout_s: as for every call.
+
+        Raises:
+            Aborted: the new one cannot be served, and the old one is.
+        """
+        return self._perform(model_order("reload", model, version), timeout_s)
+
+    def unload_model(self, model: str, *, version: int = 0, timeout_s: float | None = None) -> Json:
+        """Serve a model no longer. Return what has changed."""
+        return self._perform(model_order("unload", model, version), timeout_s)
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 

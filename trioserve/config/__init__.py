@@ -4,6 +4,8 @@ from trioserve.config._files import file_problems
 from trioserve.config._model import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
 from trioserve.config._problem import ConfigError, Problem
 from trioserve.config._repository import (
+    find_models,
+    is_model_folder,
     load_model_config,
     load_repository,
     model_paths,
@@ -11,7 +13,7 @@ from trioserve.config._repository import (
     repository_problems,
 )
 from trioserve.config._rules import config_problems, model_problems
-from trioserve.config._server import QuotaConfig, ServerConfig, ServerLimits, WorkerConfig
+from trioserve.config._server import QuotaConfig, RepositoryConfig, ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "ModelConfig",
     "Problem",
     "QuotaConfig",
+    "RepositoryConfig",
     "ServerConfig",
     "ServerLimits",
     "TensorConfig",
@@ -27,6 +30,8 @@ __all__ = [
     "WorkerConfig",
     "config_problems",
     "file_problems",
+    "find_models",
+    "is_model_folder",
     "load_model_config",
     "load_repository",
     "load_server_config",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,9 @@ from trioserve_protocol import DType
 
 DESCRIBE_TIMEOUT_S = 60.0
 """Longest that importing a model's file may take, in seconds."""
+
+NICENESS = 10
+"""Of 19, for the process that looks at a model's file."""
 
 _PROGRAM = "trioserve.backends.describe"
 """Named and not imported: that room is above this one, and only the other process needs it."""
@@ -36,6 +40,25 @@ class _Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     error: str = ""
     """What is wrong with the file, in a line; then there is no table."""
+
+
+def _run_aside(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program at a low priority: this process may be a server that serves meanwhile.
+
+    Raises:
+        subprocess.TimeoutExpired: It took too long, and was killed.
+    """
+    with subprocess.Popen(  # noqa: S603  the command is ours, the file is an argument of it
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        with suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+        try:
+            output, errors = process.communicate(timeout=DESCRIBE_TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def class_table(config: ModelConfig, file: str) -> tuple[dict[str, Any], list[Problem]]:
@@ -56,14 +79,7 @@ def class_table(config: ModelConfig, file: str) -> tuple[dict[str, Any], list[Pr
     # Imports must find there what they find here, however this process came by its path.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     try:
-        done = subprocess.run(  # noqa: S603  the command is ours, the file is an argument of it
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=DESCRIBE_TIMEOUT_S,
-            check=False,
-        )
+        done = _run_aside(command, env)
     except subprocess.TimeoutExpired:
         return {}, [_bad_file(config, file, f"an import of more than {DESCRIBE_TIMEOUT_S:.0f} s")]
     try:

@@ -3,6 +3,7 @@
     repository/
         minilm/            model.toml  model.onnx  tokenizer.json
         scale.py           a `trioserve.Model` subclass, with no further configuration
+        ranker/            model.toml  1/model.onnx  2/model.onnx     versions; see `_versions`
 
 Names that start with `.` or `_`, and files that are not Python, are no models. The code of a Python model
 never runs in the process that reads the repository: a short-lived process of its own tells the class's name
@@ -23,8 +24,14 @@ from trioserve.config._model import ModelConfig
 from trioserve.config._problem import ConfigError, Problem, shown
 from trioserve.config._python_file import class_table, signature_clashes
 from trioserve.config._rules import model_problems
-
-MODEL_FILE = "model.toml"
+from trioserve.config._versions import (
+    MODEL_FILE,
+    is_version,
+    policy_problems,
+    served_versions,
+    version_folders,
+    version_table,
+)
 
 
 def load_repository(path: str | Path) -> list[ModelConfig]:
@@ -68,8 +75,49 @@ def load_model_config(path: str | Path) -> ModelConfig:
     return config
 
 
+def find_models(root: Path, name: str, version: int = 0) -> list[ModelConfig]:
+    """Reads the models of one name in a repository.
+
+    Args:
+        root: The repository, or a model.
+        name: What clients call it.
+        version: The version that is wanted; 0 for those that are to be served.
+
+    Returns:
+        None of them if there is no such model.
+
+    Raises:
+        ConfigError: With everything that is wrong with it.
+    """
+    entries = _entries(root)
+    near = [entry for entry in entries if name in (entry.name, entry.stem)]
+    for entry in [*near, *(entry for entry in entries if entry not in near)]:
+        there = version_folders(entry) if entry.is_dir() else {}
+        paths = [there[version]] if version in there else served_versions(entry)
+        read = [read_model(path) for path in paths]
+        problems = [problem for _, found in read for problem in found]
+        if problems and entry in near:
+            raise ConfigError(problems)
+        configs = [config for config, _ in read if config is not None and config.name == name]
+        if configs:
+            return [config for config in configs if version in (0, config.version)]
+    return []
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a folder is one model's, or one version's of it, and not one in which Python files stand."""
+    return (path / MODEL_FILE).is_file() or is_version(path)
+
+
 def model_paths(root: Path) -> list[Path]:
-    """Where the models of a repository are: `root` itself if it is one, else what it holds, by name."""
+    """Where the models of a repository are: `root` itself if it is one, else what it holds, by name.
+
+    Of a model with several versions, those that are to be served.
+    """
+    return [path for entry in _entries(root) for path in served_versions(entry)]
+
+
+def _entries(root: Path) -> list[Path]:
     if not root.is_dir() or (root / MODEL_FILE).exists():
         return [root]
     entries = sorted(entry for entry in root.iterdir() if entry.name[0] not in "._")
@@ -99,7 +147,13 @@ def _model_table(path: Path) -> tuple[Path, dict[str, Any], list[Problem]]:
         missing = [] if path.is_file() else [Problem(str(path), "", "a Python file", "nothing there")]
         return path, {"backend": "python", "file": path.name}, missing
     file = path / MODEL_FILE if path.is_dir() else path
+    if is_version(path):
+        own, problems = read_toml(file) if file.exists() else ({}, [])
+        table, found = version_table(path, own)
+        return file, table, problems + found
     table, problems = read_toml(file)
+    if not problems and path.is_dir():
+        problems = policy_problems(path, table)
     return file, {"name": file.absolute().parent.name, **table}, problems
 
 

@@ -127,6 +127,14 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     seconds; 0 switches both off."""
 
 
+class RepositoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the repository is looked after while the server runs."""
+
+    poll_seconds: Annotated[float, Meta(ge=0, le=86_400, description="seconds; 0 = never")] = 0.0
+    """Time between two looks at the files of the repository, in seconds; what has changed, and was the same at the next
+    look, is loaded, reloaded or unloaded. 0 changes nothing unless somebody orders it."""
+
+
 class QuotaConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What a tenant may send."""
 
@@ -179,6 +187,9 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     record_requests: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
     """Requests of one model that are recorded, in 25 bytes each; later ones are only counted."""
+
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    """How the repository is looked after while the server runs."""
 
     limits: ServerLimits = field(default_factory=ServerLimits)
     """What clients may take."""

@@ -15,6 +15,7 @@ from ._session import ReplySink, Session
 from ._stage import Link
 from ._text import TextLane, text_region_nbytes
 from ._tokenizer import Tokenizer
+from ._turnover import dismiss, give_up, hand_over, is_over, retire
 
 __all__ = [
     "NEVER_NS",
@@ -30,5 +31,10 @@ __all__ = [
     "Session",
     "TextLane",
     "Tokenizer",
+    "dismiss",
+    "give_up",
+    "hand_over",
+    "is_over",
+    "retire",
     "text_region_nbytes",
 ]

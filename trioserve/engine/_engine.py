@@ -81,13 +81,22 @@ class Engine:
         )
         witness = Witness(lane, self.config.record_requests if self.config.record else 0)
         lane.witness = witness if witness.is_wanted else None
-        keep_ns = int(self.config.workers.quarantine_s * 1e9)
-        lane.door.quarantine = Quarantine(config.name, keep_ns)
-        if isinstance(lane, TextLane):
-            lane.text_quarantine = TextQuarantine(config.name, keep_ns)
+        self.trust_inputs(lane)
         self.lanes.append(lane)
         self.terminal.add_lane(lane)
         return lane
+
+    def trust_inputs(self, lane: Lane) -> None:
+        """Suspects no input: what it did to another model says nothing of this one."""
+        keep_ns = int(self.config.workers.quarantine_s * 1e9)
+        lane.door.quarantine = Quarantine(lane.config.name, keep_ns)
+        if isinstance(lane, TextLane):
+            lane.text_quarantine = TextQuarantine(lane.config.name, keep_ns)
+
+    @property
+    def served(self) -> list[Lane]:
+        """The models that can be asked for."""
+        return [lane for lane in self.lanes if not lane.is_retired]
 
     def add_executor(self, lanes: list[Lane]) -> Executor:
         """Registers the worker that will run some models."""
@@ -108,17 +117,23 @@ class Engine:
         Raises:
             TrioserveError: no such model, or no such version of it.
         """
-        named = [lane for lane in self.lanes if lane.config.name == name]
+        served = self.served
+        named = [lane for lane in served if lane.config.name == name]
         if not named:
-            known = ", ".join(sorted({lane.config.name for lane in self.lanes}))
+            known = ", ".join(sorted({lane.config.name for lane in served})) or "none, no model is loaded"
             raise error_for(ErrorCode.MODEL_NOT_FOUND, f"model: expected one of {known}; got {name}")
-        if not version:
-            return max(named, key=lambda lane: lane.config.version)
-        for lane in named:
-            if lane.config.version == version:
-                return lane
+        found = self.newest(name, version)
+        if found is not None:
+            return found
         has = ", ".join(str(lane.config.version) for lane in named)
         raise error_for(ErrorCode.VERSION_NOT_FOUND, f"version of {name}: expected {has}; got {version}")
+
+    def newest(self, name: str, version: int = 0) -> Lane | None:
+        """As `find`; None if there is no such model or version."""
+        named = [lane for lane in self.served if lane.config.name == name]
+        if version:
+            named = [lane for lane in named if lane.config.version == version]
+        return max(named, key=lambda lane: lane.config.version, default=None)
 
     # ---------------------------------------------------------------- sessions
 
@@ -262,7 +277,7 @@ class Engine:
             "draining": self.draining,
             "sessions": sum(not session.closed for session in self.sessions.by_index),
             "queued_nbytes": self.byte_permits.taken,
-            "models": [lane_statistics(lane, now_ns) for lane in self.lanes],
+            "models": [lane_statistics(lane, now_ns) for lane in self.served],
             "tenants": self.tenants.active,
             "workers": [
                 {"starts": stage.starts, "ready": stage.link is not None, "in_flight": stage.in_flight}

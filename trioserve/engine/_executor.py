@@ -18,6 +18,8 @@ from ._occupancy import Occupancy
 from ._stage import Link, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trioserve.execution import StageResult
 
     from ._terminal import Terminal
@@ -52,9 +54,17 @@ class Executor(Stage[Lane, Batch]):
         """When the worker is expected to have finished all that it has."""
         return self.occupancy.free_ns[0]
 
+    def part_with(self, lanes: Collection[Lane]) -> None:
+        """See `Stage.part_with`; those that stay are alone with one another."""
+        super().part_with(lanes)
+        for lane in self.lanes:
+            lane.door.neighbours = [other for other in self.lanes if other is not lane]
+
     def attach(self, link: Link) -> None:
         """A worker has become ready: its models are open."""
         super().attach(link)
+        if not self.lanes:
+            return
         now_ns = self.lanes[0].clock.now_ns()
         self.occupancy.back(now_ns)
         self._open_doors(now_ns)
@@ -64,7 +74,7 @@ class Executor(Stage[Lane, Batch]):
 
     def lose(self, reason: str, unsent: Batch | None = None, *, is_over: bool = False) -> None:
         """See `Stage.lose`; until there is another worker, only those are admitted who have time for that."""
-        if self.link is not None:
+        if self.link is not None and self.lanes:
             now_ns = self.lanes[0].clock.now_ns()
             self.occupancy.lost(now_ns)
             self._open_doors(now_ns)
@@ -90,6 +100,8 @@ class Executor(Stage[Lane, Batch]):
                 self._terminal.expire(lane, now_ns)
             if lane.slots.has_ghosts and link is not None:
                 abandon_dead(link, self._with_worker.values(), lane)
+        if self.held:
+            return
         while link is not None and link is self.link and link.in_flight < link.depth:
             chosen = self._most_urgent(now_ns)
             if chosen is None:
@@ -165,7 +177,7 @@ class Executor(Stage[Lane, Batch]):
         self._send(
             link,
             batch,
-            StageBatch(self.lanes.index(lane), batch.number, tuple(ranges), lengths, None),
+            StageBatch(self.number_of[lane], batch.number, tuple(ranges), lengths, None),
         )
 
     def _died(self, running: Batch, *, killed: bool) -> None:

@@ -266,6 +266,8 @@ class Intake:
             lane = self._engine.find(meta.model or "", meta.version)
         elif (known := session.lanes.get(request.handle)) is not None:
             lane = known
+        elif request.handle in session.changed:
+            raise RemoteProtocolError(ErrorCode.SIGNATURE_CHANGED, f"handle {request.handle}: bind it again")
         else:
             raise RemoteProtocolError(ErrorCode.HANDLE_NOT_BOUND, f"handle {request.handle} is not bound")
         fault = check_request(

@@ -71,6 +71,7 @@ class Lane:
     unit = "row"
     """What the run time of a batch grows with."""
 
+    is_retired = False  # whether nobody can ask for it any more: it ends with its last request
     witness: Witness | None = None
     """Told of everything that is asked; None while nobody wants to know."""
 
@@ -95,9 +96,9 @@ class Lane:
         tenants: Tenants | None = None,
     ) -> None:
         self.clock: Final = clock
-        self.config: Final = config
+        self.config = config
         self.signature: Final = signature
-        self.slab: Final = slab
+        self.slab = slab
         self.gate: Final = gate
         self.max_rows: Final = config.batching.max_rows
         self.slots: Final = SlotTable(slab.layout.slots, self.max_rows, signature.input_nbytes(1))

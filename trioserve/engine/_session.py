@@ -47,6 +47,7 @@ class Session:
     __slots__ = (
         "account",
         "accounts",
+        "changed",
         "closed",
         "ghosts",
         "index",
@@ -58,6 +59,7 @@ class Session:
         "max_inflight",
         "max_inflight_nbytes",
         "named",
+        "pinned",
         "sink",
         "taken",
     )
@@ -72,6 +74,10 @@ class Session:
         self.max_body_nbytes = max_body_nbytes
         self.lanes: dict[int, Lane] = {}
         """Bound handles."""
+        self.pinned: set[int] = set()
+        """Of these, the ones that were bound to a version and not to the newest."""
+        self.changed: set[int] = set()
+        """Handles whose model has another signature by now; whoever uses one is told to bind it again."""
         self.named: dict[tuple[bool, int, int, int, bytes], tuple[Lane, Account]] = {}
         """Requests that were checked before, their model and tenant: a client by name pays for the look-up once. The
         key is all that the check looks at: whether it is an INFER_MANY, handle, rows, payload size and raw meta."""
@@ -109,16 +115,19 @@ class Session:
         """Whether a result of `rows` rows and so much meta is no larger than the client takes."""
         return meta_nbytes + lane.signature.output_nbytes(rows) <= self.max_body_nbytes
 
-    def bind(self, handle: int, lane: Lane, account: Account | None) -> None:
+    def bind(self, handle: int, lane: Lane, account: Account | None, *, pinned: bool = False) -> None:
         """Gives a model a handle, for later frames; an earlier meaning of it ends.
 
         Args:
             handle: what the client calls it.
             lane: the model.
             account: of the handle's tenant, if it has one of its own.
+            pinned: whether the client asked for just this version.
         """
         self.unbind(handle)
         self.lanes[handle] = lane
+        if pinned:
+            self.pinned.add(handle)
         if account is not None:
             self.accounts[handle] = account
 
@@ -126,7 +135,10 @@ class Session:
         """Forgets a handle; False if it was not bound."""
         self.named.clear()
         self.accounts.pop(handle, None)
-        return self.lanes.pop(handle, None) is not None
+        self.pinned.discard(handle)
+        was_changed = handle in self.changed
+        self.changed.discard(handle)
+        return self.lanes.pop(handle, None) is not None or was_changed
 
 
 class SessionTable:

@@ -10,7 +10,7 @@ from trioserve.errors import WorkerLost
 from trioserve_protocol import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from trioserve.execution import StageBatch, StageResult
 
@@ -85,7 +85,11 @@ class Stage(ABC, Generic[L, W]):
     """
 
     def __init__(self, lanes: list[L], terminal: Terminal) -> None:
-        self.lanes: Final = lanes
+        self.lanes: Final = list(lanes)
+        self.number_of: Final = {lane: number for number, lane in enumerate(lanes)}
+        """What the worker calls them."""
+        self.held = False
+        """Whether the worker gets nothing more for now, because another one is to take its place."""
         self.link: Link | None = None
         self.on_detach: Callable[[int], None] | None = None
         """Told the descriptor of a link that is about to be closed, so that nobody polls it any more."""
@@ -139,6 +143,15 @@ class Stage(ABC, Generic[L, W]):
     def in_flight(self) -> int:
         """Batches that are with the worker."""
         return len(self._with_worker)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether no row is with the worker, nor with one that is dead and not reaped."""
+        return not (self._with_worker or self._unreaped)
+
+    def part_with(self, lanes: Collection[Lane]) -> None:
+        """Another worker serves some models from here on; nothing of theirs is with this one."""
+        self.lanes[:] = [lane for lane in self.lanes if lane not in lanes]
 
     def attach(self, link: Link) -> None:
         """A worker has become ready."""

@@ -59,6 +59,10 @@ class Terminal:
         """Prepares what replies of a model need."""
         self._blocks[id(lane)] = ReplyBlock(lane)
 
+    def remove_lane(self, lane: Lane) -> None:
+        """Forgets a model whose requests are all answered."""
+        del self._blocks[id(lane)]
+
     # ---------------------------------------------------------------- one request
 
     def fail(self, lane: Lane, first: int, code: ErrorCode, message: str = "") -> None:

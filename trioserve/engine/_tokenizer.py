@@ -62,6 +62,8 @@ class Tokenizer(Stage[TextLane, Burst]):
     def decide(self, now_ns: int) -> None:
         """Sends what has come in, the most urgent first, in bursts, while the worker has room for them."""
         link = self.link
+        if self.held:
+            return
         while link is not None and link is self.link and link.in_flight < link.depth:
             waiting = [lane for lane in self.lanes if lane.untokenized]
             if not waiting:
@@ -85,7 +87,7 @@ class Tokenizer(Stage[TextLane, Burst]):
         slots = [slot for first, rows in ranges for slot in range(first, first + rows)]
         nbytes, offsets = lane.text_nbytes[slots], lane.text_offsets[slots]
         lane.under_way[burst] = now_ns
-        batch = StageBatch(self.lanes.index(lane), self._sequence, tuple(ranges), nbytes, offsets)
+        batch = StageBatch(self.number_of[lane], self._sequence, tuple(ranges), nbytes, offsets)
         self._send(link, burst, batch)
 
     def _complete(self, work: Burst, result: StageResult, now_ns: int) -> None:

@@ -10,6 +10,7 @@ from trioserve.execution._descriptors import ModelBounds, StageBatch, StageResul
 from trioserve.execution._messages import ModelReady
 from trioserve.execution._report import report
 from trioserve.execution._runner import ModelRunner, Runner
+from trioserve.execution._self_test import self_test
 from trioserve.execution._warmup import NOTHING_TIMED, ServiceTimes, measure_costs, warm_up_rows, warm_up_text
 from trioserve.memory import Slab
 from trioserve_protocol import ErrorCode
@@ -17,7 +18,7 @@ from trioserve_protocol import ErrorCode
 if TYPE_CHECKING:
     from trioserve.backends import Backend
     from trioserve.config import ModelConfig
-    from trioserve.execution._messages import WorkerKind
+    from trioserve.execution._messages import LoadStage, WorkerKind
     from trioserve.memory import Arena, SlabLayout
 
 
@@ -27,6 +28,13 @@ class Loaded(NamedTuple):
     runner: Runner
     bounds: ModelBounds
     ready: ModelReady
+
+
+class _Progress:
+    """How far a model has come."""
+
+    stage: LoadStage = "load"
+    doubt = ""
 
 
 class RefusingRunner:
@@ -65,8 +73,9 @@ def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: Slab
     slab = Slab(arena, layout)
     times = NOTHING_TIMED
     error = ""
+    progress = _Progress()
     try:
-        runner, times = _tokenizer(config, slab) if kind == "tokenizer" else _executor(config, slab)
+        runner, times = _tokenizer(config, slab) if kind == "tokenizer" else _executor(config, slab, progress)
     except LoadError as failure:
         error = str(failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
@@ -74,7 +83,10 @@ def load_model(kind: WorkerKind, config: ModelConfig, arena: Arena, layout: Slab
         error = f"{type(failure).__name__}: {failure}"
         report(f"model {config.name!r} failed to load", failure)
         runner = RefusingRunner(f"model {config.name!r} failed to load")
-    ready = ModelReady(config.name, time.monotonic_ns() - began, times.warmup_ns, error, times.deviation_ns)
+    took_ns = time.monotonic_ns() - began
+    ready = ModelReady(
+        config.name, took_ns, times.warmup_ns, error, times.deviation_ns, progress.stage, progress.doubt
+    )
     return Loaded(runner, _bounds(kind, config, layout), ready)
 
 
@@ -93,10 +105,15 @@ def executor_bounds(config: ModelConfig, layout: SlabLayout) -> ModelBounds:
     return ModelBounds(layout.slots, config.batching.max_rows)
 
 
-def _executor(config: ModelConfig, slab: Slab) -> tuple[Runner, ServiceTimes]:
+def _executor(config: ModelConfig, slab: Slab, progress: _Progress) -> tuple[Runner, ServiceTimes]:
     backend = create_backend(config)
     backend.load(LoadContext(config, signature_of(config)))
-    return prepare_runner(config, backend, slab)
+    progress.stage = "warm-up"
+    runner, times = prepare_runner(config, backend, slab)
+    progress.stage = "self-test"
+    names = tuple(region.name for region in slab.layout.outputs)
+    progress.doubt = self_test(config, backend, runner.staging, names)
+    return runner, times
 
 
 def prepare_runner(config: ModelConfig, backend: Backend, slab: Slab) -> tuple[ModelRunner, ServiceTimes]:

@@ -22,6 +22,7 @@ MAX_CONTROL_NBYTES: Final = 131_072
 """Largest control message; the kernel takes up to about 212,000 bytes in one piece."""
 
 WorkerKind = Literal["executor", "tokenizer"]
+LoadStage = Literal["load", "warm-up", "self-test"]
 
 
 class ModelStart(msgspec.Struct, frozen=True):
@@ -80,6 +81,12 @@ class ModelReady(msgspec.Struct, frozen=True):
 
     deviation_ns: dict[int, int] = {}
     """Mean absolute deviation of the calls from `warmup_ns`, nanoseconds, by the same sizes."""
+
+    stage: LoadStage = "self-test"
+    """How far it came: where there was an error or a doubt, if there was one."""
+
+    doubt: str = ""
+    """What the self-test did not like about a model that can be served all the same."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

@@ -33,6 +33,7 @@ from trioserve.execution._messages import (
     decode_from_worker,
     encode_control,
 )
+from trioserve.execution._priority import PATIENCE_S, lower, raise_again
 from trioserve.execution._spec import WorkerStartError
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class WorkerProcess:
     orders: socket.socket | None = None
     """The same end as `control`, for what is sent without waiting."""
 
+    lowered: bool = False
+    """Whether it runs only when nobody else wants to, until it is ready."""
+
     on_skipped: Callable[[int], None] | None = None
     """Told which batches the worker will not begin."""
 
@@ -88,7 +92,8 @@ class WorkerProcess:
             WorkerStartError: It ended, failed, or took longer than `timeout_s`.
         """
         with trio.move_on_after(timeout_s):
-            data = await self.control.recv(MAX_CONTROL_NBYTES + 1)
+            data = await self._first_message()
+            self._raise_again()
             if not data:
                 raise WorkerStartError(f"the worker ended while it started: {await self.reaped()}")
             try:
@@ -101,6 +106,25 @@ class WorkerProcess:
                 raise WorkerStartError("the worker sent an unknown message: it has no batch to skip")
             return tuple(message.models)
         raise WorkerStartError(f"the worker was not ready within {timeout_s:g} s")
+
+    def _raise_again(self) -> None:
+        if self.lowered:
+            raise_again(self.process.pid)
+            self.lowered = False
+
+    async def _first_message(self) -> bytes:
+        """What the worker says first; if that takes long, it gets its share of the processor."""
+        if self.lowered:
+            with trio.move_on_after(PATIENCE_S):
+                return await self._received()
+            self._raise_again()
+        return await self._received()
+
+    async def _received(self) -> bytes:
+        try:
+            return await self.control.recv(MAX_CONTROL_NBYTES + 1)
+        except ConnectionResetError:  # it died with what it was told unread
+            return b""
 
     async def measure_hop(self) -> int:
         """Median round trip of an empty message, nanoseconds.
@@ -204,6 +228,7 @@ async def start_process(spec: WorkerSpec, epoch: int) -> WorkerProcess:
         with control_child, data_child:
             message, process = await _spawn(spec, epoch, (control_child.fileno(), data_child.fileno()))
         started = WorkerProcess(process, trio.socket.from_stdlib_socket(control), data, epoch, control)
+        started.lowered = spec.gently and epoch == 1 and lower(process.pid)
         try:
             await started.control.send(message)
         except OSError:

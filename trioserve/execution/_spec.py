@@ -34,6 +34,9 @@ class WorkerSpec:
     models: tuple[WorkerModel, ...]
     """In the order of the index that `StageBatch.model` carries."""
 
+    gently: bool = False
+    """Whether it is to load at a low priority, because others serve meanwhile. Only at its first start."""
+
     depth: int = 0
     """Batches that may be with the worker at a time, 1 to 3; 0 lets it follow from the measured hop and service
     time."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from contextlib import suppress
 from typing import Final, Self
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -101,6 +102,15 @@ class Arena:
         if self._view is None:
             raise ValueError("the arena is closed")
         return self._view
+
+    def empty(self) -> None:
+        """Give all pages back to the system now; whoever still has it mapped, in any process, finds zeros.
+
+        Closing alone gives them back only when the last array over the arena is gone.
+        """
+        if self._map is not None:
+            with suppress(OSError):  # a kernel that cannot: they go with the last array
+                self._map.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
         """Close the descriptor and unmap. Idempotent.

@@ -16,6 +16,7 @@ from ._learnt import LearntFile, device_name, model_key
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trioserve.config import ModelConfig
     from trioserve.engine import Lane
     from trioserve.execution import ModelReady
 
@@ -96,22 +97,45 @@ class Learning:
             nursery: what is learnt is saved in it from then on.
         """
         self._nursery = nursery
-        if self._store is not None:
-            await trio.to_thread.run_sync(self._load, self._store, list(lanes))
-        else:
-            await trio.lowlevel.checkpoint()
+        files = await self.look([lane.config for lane in lanes])
+        for lane, file in zip(lanes, files, strict=True):
+            self.adopt(lane, file)
 
-    def _load(self, store: LearntStore, lanes: Sequence[Lane]) -> None:
-        for lane in lanes:
-            config = lane.config
-            device = device_name(config.threads)
-            try:
-                key = model_key(config, device)
-            except OSError as error:  # whether that is a fault is for its worker to say
-                log.debug("model_not_hashed", model=config.name, reason=str(error))
-                continue
-            state = store.load(key, config.name) or {}
-            self._files[id(lane)] = LearntFile(config.name, device, key, state)
+    async def look(self, configs: Sequence[ModelConfig]) -> list[LearntFile | None]:
+        """What was learnt of some models; None for one whose file cannot be read, which is for its worker to say."""
+        return await trio.to_thread.run_sync(lambda: [self._look(config) for config in configs])
+
+    def _look(self, config: ModelConfig) -> LearntFile | None:
+        device = device_name(config.threads)
+        try:
+            key = model_key(config, device)
+        except OSError as error:
+            log.debug("model_not_hashed", model=config.name, reason=str(error))
+            return None
+        state = self._store.load(key, config.name) if self._store is not None else None
+        return LearntFile(config.name, device, key, state or {})
+
+    def adopt(self, lane: Lane, file: LearntFile | None) -> bool:
+        """Notes what a lane serves from now on.
+
+        Args:
+            lane: the model.
+            file: what `look` said of it.
+
+        Returns:
+            Whether that is another model than before, of which what was learnt says nothing.
+        """
+        before = self._files.get(id(lane))
+        if file is None:
+            self._files.pop(id(lane), None)
+            return True
+        self._files[id(lane)] = file
+        return before is None or before.key != file.key
+
+    def forget(self, lane: Lane) -> None:
+        """A model is not served any more."""
+        self._files.pop(id(lane), None)
+        self._saved_batches.pop(id(lane), None)
 
     def seed(self, lane: Lane, ready: ModelReady) -> ServiceModel:
         """The service-time model for a worker that has become ready.
@@ -141,7 +165,7 @@ class Learning:
         if now_ns < self._due_ns:
             return
         first, self._due_ns = not self._due_ns, now_ns + SAVE_EVERY_NS
-        if first or self._saving or self._nursery is None:
+        if first or self._saving or self._nursery is None or self._store is None:
             return
         if files := self._news(lanes):
             self._saving = True

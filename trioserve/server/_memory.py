@@ -50,13 +50,37 @@ class ServerMemory:
         """Makes the arenas; pages are taken only as rows are used."""
         try:
             for model in self._models:
-                layout = layout_of(model)
-                self.arenas.append(Arena.create(layout.total_nbytes, model.name))
-                self.slabs.append(Slab(self.arenas[-1], layout))
+                self.make(model)
         except BaseException:
             self._close()
             raise
         return self
+
+    def make(self, model: ModelConfig) -> tuple[Arena, Slab]:
+        """Makes one more.
+
+        Raises:
+            LoadError: the configuration's tensors are no signature.
+            OSError: the kernel refuses.
+        """
+        layout = layout_of(model)
+        arena = Arena.create(layout.total_nbytes, model.name)
+        self.arenas.append(arena)
+        slab = Slab(arena, layout)
+        self.slabs.append(slab)
+        return arena, slab
+
+    def release(self, slab: Slab) -> None:
+        """Gives the memory of one back; nobody uses its rows any more, in no process."""
+        at = self.slabs.index(slab)
+        del self.slabs[at]
+        arena = self.arenas.pop(at)
+        arena.empty()
+        arena.close()
+
+    def arena_of(self, slab: Slab) -> Arena:
+        """Where a slab lies."""
+        return self.arenas[self.slabs.index(slab)]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

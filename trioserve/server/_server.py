@@ -12,28 +12,26 @@ import gc
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 import trio
 
 from trioserve.backends import Model, instance_config, signature_of
 from trioserve.config import ModelConfig, ServerConfig
-from trioserve.engine import Engine, Intake, TextLane
-from trioserve.execution import WorkerModel, WorkerSpec
+from trioserve.engine import Engine, Intake
 from trioserve.request import MonotonicClock
 from trioserve.transport import ConnectionGroup, Listener, listen_tcp, listen_unix
 from trioserve_protocol import Limits
 
 from ._collapse import collapsed
+from ._fleet import Fleet
 from ._learning import Learning
 from ._learnt import open_store
+from ._lifecycle import Lifecycle
 from ._memory import ServerMemory
+from ._poll import poll_repository
 from ._records import prepare_records, save_records
-from ._stages import StageKeeper
-
-if TYPE_CHECKING:
-    from trioserve.execution import WorkerKind
 
 log = structlog.get_logger(__name__)
 
@@ -108,12 +106,15 @@ class Server:
             owned.callback(group.close)
             learning = Learning(open_store(self.config.state_dir))
             async with trio.open_nursery() as workers:
+                fleet = Fleet(engine, group, memory, learning, workers)
                 async with trio.open_nursery() as starting:
                     starting.start_soon(self._stop_when_drained, starting.cancel_scope)
-                    await self._start_workers(workers, engine, group, memory, learning)
+                    await fleet.start()
                     starting.cancel_scope.cancel()
                 if not self.is_draining:
-                    await self._serve_connections(engine, group, listeners, task_status)
+                    lifecycle = Lifecycle(fleet, group, self.config.models)
+                    group.obey_orders(lifecycle.submit)
+                    await self._serve_connections(engine, group, listeners, lifecycle, task_status)
                     await learning.save(engine.lanes)
                 workers.cancel_scope.cancel()
 
@@ -122,48 +123,12 @@ class Server:
         await self._draining.wait()
         scope.cancel()
 
-    async def _start_workers(
-        self,
-        workers: trio.Nursery,
-        engine: Engine,
-        group: ConnectionGroup,
-        memory: ServerMemory,
-        learning: Learning,
-    ) -> None:
-        """Starts one executor for all models and, if there is text, one tokenizer; returns when they serve."""
-        lanes = engine.lanes
-        await learning.load(lanes, workers)
-        known = [
-            WorkerModel(lane.config, slab.layout, arena)
-            for lane, slab, arena in zip(lanes, memory.slabs, memory.arenas, strict=True)
-        ]
-        texts = [lane for lane in lanes if isinstance(lane, TextLane)]
-        async with trio.open_nursery() as starting:
-            executor = StageKeeper(engine.add_executor(lanes), group, learning)
-            starting.start_soon(executor.start, workers, self._spec("executor", known))
-            if texts:
-                tokenizer = StageKeeper(engine.add_tokenizer(texts), group, learning)
-                with_text = [model for model in known if model.config.tokenizer]
-                starting.start_soon(tokenizer.start, workers, self._spec("tokenizer", with_text))
-
-    def _spec(self, kind: WorkerKind, models: list[WorkerModel]) -> WorkerSpec:
-        workers = self.config.workers
-        return WorkerSpec(
-            kind=kind,
-            models=tuple(models),
-            depth=workers.depth,
-            start_timeout_s=workers.start_timeout_s,
-            grace_s=workers.stop_grace_s,
-            restart_backoff_s=workers.restart_backoff_s,
-            max_restarts=workers.max_restarts,
-            restart_window_s=workers.restart_window_s,
-        )
-
     async def _serve_connections(
         self,
         engine: Engine,
         group: ConnectionGroup,
         listeners: list[Listener],
+        lifecycle: Lifecycle,
         task_status: trio.TaskStatus[tuple[str, ...]],
     ) -> None:
         async with trio.open_nursery() as connections:
@@ -171,6 +136,9 @@ class Server:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     await accepting.start(listener.run, group.add)
+                accepting.start_soon(lifecycle.run)
+                if self.config.models and (seconds := self.config.repository.poll_seconds):
+                    accepting.start_soon(poll_repository, self.config.models, seconds, lifecycle.submit)
                 self.addresses = tuple(listener.address for listener in listeners)
                 with _frozen_memory():
                     names = [model.name for model in self.models]

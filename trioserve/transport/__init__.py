@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._group import ConnectionGroup
 from ._listen import Listener, listen_tcp, listen_unix
+from ._model_order import ModelOrder
 from ._poller import GONE, READABLE, WRITABLE, Poller
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "WRITABLE",
     "ConnectionGroup",
     "Listener",
+    "ModelOrder",
     "Poller",
     "listen_tcp",
     "listen_unix",

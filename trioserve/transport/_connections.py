@@ -63,9 +63,16 @@ class Connections:
         self.peers: Final[dict[int, Peer]] = {}
         """By descriptor."""
         self.watch: Final = Watch(self, config.limits)
-        control = Control(engine, intake, server_id, self.statistics)
+        self.control: Final = Control(engine, intake, server_id, self.statistics)
         self.reader: Final = Reader(
-            self, engine, intake, control, self.watch, config, wire_limits=wire_limits, max_peers=max_peers
+            self,
+            engine,
+            intake,
+            self.control,
+            self.watch,
+            config,
+            wire_limits=wire_limits,
+            max_peers=max_peers,
         )
         self._dirty: list[Peer] = []
         self._doomed: list[Peer] = []

@@ -34,6 +34,8 @@ from trioserve_protocol import (
     tlv,
 )
 
+from ._model_order import ORDERS_HINT, ModelOrder, order_in
+
 if TYPE_CHECKING:
     from trioserve.engine import Engine, Intake
     from trioserve_protocol import Event, TensorSpec
@@ -71,6 +73,8 @@ class Control:
             Pong: self._pong,
             Admin: self._admin,
         }
+        self.obey: Callable[[ModelOrder], None] | None = None
+        """Takes orders to change the models; None if nobody does."""
         self._admin_handlers: Final[dict[str, Callable[[], Any]]] = {
             "health": self._health,
             "models": self._models,
@@ -124,7 +128,7 @@ class Control:
         session = peer.session
         session.unbind(event.handle)
         limit = self._engine.config.limits.max_binds
-        if len(session.lanes) >= limit:
+        if len(session.lanes) + len(session.changed) >= limit:
             message = f"binds: expected at most {limit}"
             peer.write_soon(error_frame(event.rid, ErrorCode.QUOTA_EXCEEDED, message))
             return
@@ -138,7 +142,7 @@ class Control:
         except (TrioserveError, RemoteProtocolError) as error:
             peer.write_soon(error_frame(event.rid, error.code, error.message))
             return
-        session.bind(event.handle, lane, self._engine.account(event.tenant))
+        session.bind(event.handle, lane, self._engine.account(event.tenant), pinned=bool(event.version))
         peer.write_soon(bound_frame(event.rid, event.handle, lane.signature))
 
     def _unbind(self, peer: Peer, event: Unbind) -> None:
@@ -160,20 +164,23 @@ class Control:
     # ---------------------------------------------------------------- ADMIN
 
     def _admin(self, peer: Peer, event: Admin) -> None:
+        if self.obey is not None and (order := order_in(event, peer)) is not None:
+            self.obey(order)
+            return
         try:
             request = msgspec.json.decode(event.payload)
             name = request["op"]
             answer = self._admin_handlers[name]
         except (msgspec.DecodeError, RecursionError, TypeError, KeyError):
             known = ", ".join(self._admin_handlers)
-            message = f'ADMIN: expected {{"op": NAME}} with NAME one of {known}'
+            message = f'ADMIN: expected {{"op": NAME}} with NAME one of {known}{ORDERS_HINT}'
             peer.write_soon(error_frame(event.rid, ErrorCode.INVALID_ARGUMENT, message))
             return
         peer.write_soon(admin_frame(event.rid, msgspec.json.encode(answer())))
 
     def _health(self) -> dict[str, Any]:
         engine = self._engine
-        ready = not engine.draining and all(not lane.closed_code for lane in engine.lanes)
+        ready = not engine.draining and all(not lane.closed_code for lane in engine.served)
         return {"live": True, "ready": ready, "draining": engine.draining}
 
     def _statistics(self) -> dict[str, Any]:
@@ -189,7 +196,7 @@ class Control:
                 "inputs": [_described(spec) for spec in lane.signature.inputs],
                 "outputs": [_described(spec) for spec in lane.signature.outputs],
             }
-            for lane in self._engine.lanes
+            for lane in self._engine.served
         ]
 
 

@@ -21,13 +21,14 @@ from ._connections import Connections
 from ._poller import READABLE, EpollPoller, Poller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trioserve.config import ServerConfig
-    from trioserve.engine import Engine, Intake
+    from trioserve.engine import Engine, Intake, Lane
     from trioserve.request import Clock
     from trioserve_protocol import Limits
 
+    from ._model_order import ModelOrder
     from ._peer import Socket
 
 MAX_EVENTS: Final = 256
@@ -131,6 +132,14 @@ class ConnectionGroup:
         if self._stages.pop(fd, None) is not None:
             self._poller.unregister(fd)
 
+    def obey_orders(self, obey: Callable[[ModelOrder], None]) -> None:
+        """Says who takes orders to load, reload and unload models; nobody does before."""
+        self._connections.control.obey = obey
+
+    def forget_models(self, lanes: Collection[Lane]) -> None:
+        """Nothing is received for some models any more."""
+        self._reader.forget(lanes, self._connections.peers.values())
+
     def goaway(self, message: str) -> None:
         """Tells every client how many of its requests were taken; later ones are never executed."""
         for peer in self._connections.peers.values():
@@ -158,18 +167,19 @@ class ConnectionGroup:
 
     async def wait_quiet(self) -> None:
         """Returns when every request is answered and every reply has left."""
-        await self._wait_until(lambda: not self._engine.unanswered and not self.unsent_nbytes)
+        await self.wait_until(lambda: not self._engine.unanswered and not self.unsent_nbytes)
 
     async def wait_empty(self) -> None:
         """Returns when no connection is left."""
-        await self._wait_until(lambda: not self.connections)
+        await self.wait_until(lambda: not self.connections)
 
-    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Returns when something is so at the end of a turn, or now."""
         self.settle()
         while not is_so():
-            self._turned = trio.Event()
+            if self._turned is None:
+                self._turned = trio.Event()
             await self._turned.wait()
-        self._turned = None
 
     # ---------------------------------------------------------------- the task
 
@@ -284,6 +294,7 @@ class ConnectionGroup:
         self._connections.settle()
         if self._turned is not None:
             self._turned.set()
+            self._turned = None
         self._poller.arm(min(self._engine.next_event_ns(), self._connections.watch.next_sweep_ns(now_ns)))
 
     def close(self) -> None:

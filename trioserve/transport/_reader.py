@@ -22,8 +22,10 @@ from ._control import Control
 from ._gather import MAX_FRAME_NBYTES, MAX_GATHERS, SINGLES_TO_GATHER, Gather
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from trioserve.config import ServerConfig
-    from trioserve.engine import Engine, Intake
+    from trioserve.engine import Engine, Intake, Lane
     from trioserve_protocol import Limits
 
     from ._peer import Peer
@@ -131,6 +133,16 @@ class Reader:
                     self._intake.admit_across(gather.lane, [peer.session for peer in peers], run, now_ns)
                 strays += others
         return strays
+
+    def forget(self, lanes: Collection[Lane], peers: Iterable[Peer]) -> None:
+        """Nothing is gathered for some models any more; between two turns."""
+        for key in [key for key, gather in self._gathers.items() if gather.lane in lanes]:
+            del self._gathers[key]
+        for peer in peers:
+            if peer.gather is not None and peer.gather.lane in lanes:
+                peer.gather = None
+                if peer.step == self._read_single:
+                    peer.step = self._read_frames
 
     def resume(self, peer: Peer) -> None:
         """The connection is not paused any more: it goes on where it stopped."""

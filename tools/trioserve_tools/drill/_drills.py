@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import _bytes, _deadlines, _fair, _floods, _kills, _low_load, _mixed, _overload, _parser, _slow, _storm
+from . import (
+    _bytes,
+    _deadlines,
+    _fair,
+    _floods,
+    _kills,
+    _low_load,
+    _mixed,
+    _overload,
+    _parser,
+    _reload,
+    _slow,
+    _storm,
+)
 from ._drill import Drill
 
 DRILLS: Final = (
@@ -199,5 +212,13 @@ DRILLS: Final = (
         20,
         1,
         _kills.front_kill,
+    ),
+    Drill(
+        "reload-under-load",
+        "a model is reloaded at 1,000 requests a second, every other time a broken one",
+        "no error; the old one serves until the new one can",
+        50,
+        2,
+        _reload.reload_under_load,
     ),
 )

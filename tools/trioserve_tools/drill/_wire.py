@@ -105,6 +105,11 @@ class Wire:
         await self.send(admin_frame(1, json.dumps({"op": operation}).encode()))
         return json.loads((await self.expect()).payload.rstrip(b"\0"))
 
+    async def order(self, order: dict[str, Any]) -> Reply:
+        """Gives the server an order, and waits until it has been obeyed or refused."""
+        await self.send(admin_frame(1, json.dumps(order).encode()))
+        return await self.expect()
+
     async def finish_sending(self) -> None:
         """Sends FIN; replies can still be received."""
         await self.stream.send_eof()
