@@ -275,3 +275,23 @@ def test_reaping_twice_is_harmless(world: World, *, restarting: bool) -> None:
     world.executor_stage.reaped(restarting=restarting)
     assert client.code(1) == LOST
     world.check()
+
+
+def test_another_worker_may_serve_while_the_first_is_not_reaped(world: World) -> None:
+    client = world.client()
+    client.infer(1)
+    world.turn()
+    first = world.executor.link
+    world.executor.die()
+    world.turn()
+    world.executor.start()
+    client.infer(2)
+    world.turn()
+    assert world.lane("wide").slots.leased == 2
+    world.executor_stage.reaped(first, restarting=True)
+    assert world.lane("wide").slots.leased == 1
+    assert client.codes() == [LOST, None]
+    world.settle()
+    assert client.code(2) == OK
+    assert world.executor_stage.in_flight == 0
+    world.check_rest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from trioserve.errors import WorkerLost
 from trioserve_protocol import ErrorCode
@@ -76,6 +76,16 @@ class Work(Protocol):
 W = TypeVar("W", bound=Work)
 
 
+class _Lost(NamedTuple, Generic[W]):
+    """A worker that is gone, and whose process is not reaped yet."""
+
+    link: Link
+    work: list[W]
+    """What it had; its slots are held."""
+    died_of: W | None
+    """What it ran."""
+
+
 class Stage(ABC, Generic[L, W]):
     """One worker and the rows it has. Rows are bound late: what is more than the worker's depth stays queued here.
 
@@ -94,8 +104,8 @@ class Stage(ABC, Generic[L, W]):
         """Workers that have become ready so far."""
         self._terminal: Final = terminal
         self._with_worker: dict[int, W] = {}
-        self._unreaped: list[W] = []
-        self._died_of: W | None = None
+        self._lost: list[_Lost[W]] = []
+        """What workers had whose processes are not gone yet, oldest first."""
         self._sequence = 0
 
     @abstractmethod
@@ -141,7 +151,7 @@ class Stage(ABC, Generic[L, W]):
         return len(self._with_worker)
 
     def attach(self, link: Link) -> None:
-        """A worker has become ready."""
+        """A worker has become ready, and takes the place of one that is lost; that one need not be reaped yet."""
         self.link = link
         self._fd = link.fileno()
         self.starts += 1
@@ -190,23 +200,27 @@ class Stage(ABC, Generic[L, W]):
             unsent: what it was not given any more.
             is_over: whether the worker takes no further batch off its end.
         """
-        if self.link is not None:
-            self._collect_last(self.link)
-            is_over = is_over and self.link.is_sound
-            if self.on_detach is not None:
-                self.on_detach(self._fd)
-            self.link.close()
-            self.link = None
+        link, self.link = self.link, None
+        if link is None:
+            return
+        self._collect_last(link)
+        is_over = is_over and link.is_sound
+        if self.on_detach is not None:
+            self.on_detach(self._fd)
+        link.close()
         lost, self._with_worker = list(self._with_worker.values()), {}
+        died_of = None
         if lost and lost[0] is not unsent:
-            self._died_of = lost[0]
+            died_of = lost[0]
+        grave = _Lost(link, [], died_of)
+        self._lost.append(grave)
         for work in lost:
             self._give_up(work)
-            if is_over and work is not self._died_of:
+            if is_over and work is not died_of:
                 self._fail_hasty(work, reason)
                 self._put_back(work)
             else:
-                self._unreaped.append(work)
+                grave.work.append(work)
                 self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
 
     def _fail_hasty(self, work: W, reason: str) -> None:
@@ -216,20 +230,24 @@ class Stage(ABC, Generic[L, W]):
                 if not self._may_wait(work.lane, slot):
                     self._terminal.fail(work.lane, slot, ErrorCode.WORKER_LOST, reason)
 
-    def reaped(self, *, restarting: bool, killed: bool = False) -> None:
-        """The process has ended: nothing can touch its slots any more.
+    def reaped(self, link: Link | None = None, *, restarting: bool, killed: bool = False) -> None:
+        """A process has ended: nothing can touch its slots any more.
 
         Args:
-            restarting: whether another one is being started. If not, the models are closed for good.
+            link: which worker's it was; None for that of every worker so far.
+            restarting: whether another one is being started, or has taken its place. If not, the models are closed for
+                good.
             killed: whether somebody from outside ended it.
         """
-        self.lose("the worker process ended", is_over=True)
-        running, self._died_of = self._died_of, None
-        if running is not None:
-            self._died(running, killed=killed)
-        unreaped, self._unreaped = self._unreaped, []
-        for work in unreaped:
-            self._release(work)
+        if link is None or link is self.link:
+            self.lose("the worker process ended", is_over=True)
+        gone = [lost for lost in self._lost if link is None or lost.link is link]
+        self._lost = [lost for lost in self._lost if lost.link is not link] if link is not None else []
+        for lost in gone:
+            if lost.died_of is not None:
+                self._died(lost.died_of, killed=killed)
+            for work in lost.work:
+                self._release(work)
         if restarting:
             return
         for lane in self.lanes:

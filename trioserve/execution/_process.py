@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +81,11 @@ class WorkerProcess:
     on_skipped: Callable[[int], None] | None = None
     """Told which batches the worker will not begin."""
 
+    killed_because: str = ""
+    """Why the server has killed it; empty while it has not."""
+
+    _killed: trio.Event = field(default_factory=trio.Event)
+
     async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
         """Wait until the worker serves.
 
@@ -128,18 +133,25 @@ class WorkerProcess:
         if answer != message:
             raise WorkerStartError("the worker ended while it started, or answers what it was not asked")
 
-    async def gone(self) -> str:
-        """Wait until the worker has ended by itself, and reap it.
+    def kill(self, why: str) -> None:
+        """End the worker at once.
 
-        The end of its control stream is not enough: a child that a model has forked may hold that open.
+        Args:
+            why: In words for the log.
+        """
+        self.killed_because = self.killed_because or why
+        self.process.kill()
+        self._killed.set()
 
-        Returns:
-            How it ended, in words for the log.
+    async def ending(self) -> None:
+        """Wait until the worker serves no more: it has ended, closed its control end, or been killed by `kill`.
+
+        The end of its control stream is not enough: a child that a model has forked may hold that open. Nor is the end
+        of the process: one that is stuck in the kernel survives its killing.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_after, nursery.cancel_scope, self._control_end)
-            nursery.start_soon(self._cancel_after, nursery.cancel_scope, self.process.wait)
-        return await self.reaped()
+            for wait in (self._control_end, self.process.wait, self._killed.wait):
+                nursery.start_soon(self._cancel_after, nursery.cancel_scope, wait)
 
     async def _cancel_after(self, scope: trio.CancelScope, wait: Callable[[], Awaitable[object]]) -> None:
         await wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -10,16 +9,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from trioserve.execution._costs import choose_depth
-from trioserve.execution._link import StageLink
-from trioserve.execution._process import REAP_LIMIT_S, start_process
+from trioserve.execution._ready import Ending, ReadyWorker, start_worker
 from trioserve.execution._spec import ReadyInfo, WorkerLoss, WorkerStartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trioserve.execution._messages import ModelReady
-    from trioserve.execution._process import WorkerProcess
+    from trioserve.execution._link import StageLink
     from trioserve.execution._spec import WorkerSpec
 
 logger = structlog.get_logger(__name__)
@@ -58,20 +54,21 @@ async def supervise_worker(
 
     deaths_s: deque[float] = deque()
     for epoch in count(1):
-        killed = False
         try:
-            reason, killed = await _run_once(spec, epoch, announce)
+            worker = await start_worker(spec, epoch)
         except WorkerStartError as error:
             if epoch == 1:
                 raise
-            reason = str(error)
+            ending = Ending(str(error), killed=False)
+        else:
+            ending = await _serve(worker, spec.grace_s, announce)
         now_s = trio.current_time()
         while deaths_s and now_s - deaths_s[0] >= spec.restart_window_s:
             deaths_s.popleft()
         deaths_s.append(now_s)
         restarting = len(deaths_s) <= spec.max_restarts
-        logger.error("worker_lost", kind=spec.kind, epoch=epoch, reason=reason, restarting=restarting)
-        on_lost(WorkerLoss(reason, epoch, restarting, killed))
+        logger.error("worker_lost", kind=spec.kind, epoch=epoch, reason=ending.reason, restarting=restarting)
+        on_lost(WorkerLoss(ending.reason, epoch, restarting, ending.killed))
         if not restarting:
             await trio.sleep_forever()
         await trio.sleep(backoff_s(spec, len(deaths_s)))
@@ -83,46 +80,13 @@ def backoff_s(spec: WorkerSpec, deaths: int) -> float:
     return min(first_s * 2.0 ** min(deaths - 1, 32), max(first_s, MAX_BACKOFF_S))
 
 
-async def _run_once(
-    spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]
-) -> tuple[str, bool]:
-    """Start a worker, hand it over, and wait for its end.
-
-    Returns:
-        How it ended, and whether that was by SIGKILL.
-
-    Raises:
-        WorkerStartError: It did not become ready.
-    """
-    worker = await start_process(spec, epoch)
+async def _serve(
+    worker: ReadyWorker, grace_s: float, on_ready: Callable[[StageLink, ReadyInfo], None]
+) -> Ending:
+    """Hand a worker over, and wait for its end."""
     try:
-        info = await _ready_info(spec, worker)
-    except BaseException:
-        worker.data.close()
-        with trio.move_on_after(REAP_LIMIT_S, shield=True):
-            await worker.stop(0)
-        raise
-    try:
-        logger.info(
-            "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
-        )
-        link = StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders)
-        worker.on_skipped = link.skipped
-        on_ready(link, info)
-        reason = await worker.gone()
-        return reason, worker.process.returncode == -signal.SIGKILL
+        on_ready(worker.link, worker.info)
+        await worker.ending()
+        return await worker.reaped()
     finally:
-        with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):
-            await worker.stop(spec.grace_s)
-
-
-async def _ready_info(spec: WorkerSpec, worker: WorkerProcess) -> ReadyInfo:
-    models = await worker.ready(spec.start_timeout_s)
-    hop_ns = await worker.measure_hop()
-    depth = spec.depth or choose_depth(hop_ns, _service_ns(models))
-    return ReadyInfo(worker.epoch, worker.process.pid, hop_ns, depth, models)
-
-
-def _service_ns(models: tuple[ModelReady, ...]) -> int:
-    """Service time of a full batch of the fastest model, 0 if unknown: the hop weighs most against that one."""
-    return min((model.warmup_ns[max(model.warmup_ns)] for model in models if model.warmup_ns), default=0)
+        await worker.stop(grace_s)  # noqa: ASYNC102 - is shielded, and bounded

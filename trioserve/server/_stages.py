@@ -54,6 +54,8 @@ class StageKeeper:
         self._stage: Final = stage
         self._learning: Final = learning
         self._group: Final = group
+        self._links: Final[dict[int, StageLink]] = {}
+        """By epoch: of the workers that are not reaped yet."""
         stage.on_detach = group.unwatch_stage
 
     async def start(self, nursery: trio.Nursery, spec: WorkerSpec) -> None:
@@ -90,6 +92,8 @@ class StageKeeper:
 
     def _on_ready(self, link: StageLink, info: ReadyInfo) -> None:
         stage = self._stage
+        self._links[info.epoch] = link
+        stage.lose("the worker process ended")  # nobody may have noticed yet
         if isinstance(stage, Executor):
             for lane, model in zip(stage.lanes, info.models, strict=True):
                 lane.service = self._learning.seed(lane, model)
@@ -117,5 +121,6 @@ class StageKeeper:
             self._group.settle()
 
     def _on_lost(self, loss: WorkerLoss) -> None:
-        self._stage.reaped(restarting=loss.restarting, killed=loss.killed)
+        link = self._links.pop(loss.epoch, None)
+        self._stage.reaped(link, restarting=loss.restarting, killed=loss.killed)
         self._group.settle()
