@@ -206,8 +206,12 @@ class Engine:
     def decide(self, now_ns: int) -> None:
         """Gives every worker what it should have now."""
         for tokenizer in self.tokenizers:
+            if tokenizer.watchdog.look_ns <= now_ns:
+                tokenizer.watch(now_ns)
             tokenizer.decide(now_ns)
         for executor in self.executors:
+            if executor.watchdog.look_ns <= now_ns:
+                executor.watch(now_ns)
             executor.decide(now_ns)
 
     def next_event_ns(self) -> int:
@@ -216,6 +220,9 @@ class Engine:
         for lane in self.lanes:
             earliest_ns = min(earliest_ns, lane.next_deadline_ns)
             earliest_ns = min(earliest_ns, lane.wake_ns)
+        for stages in (self.executors, self.tokenizers):
+            for stage in stages:
+                earliest_ns = min(earliest_ns, stage.watchdog.look_ns)
         return earliest_ns
 
     @property

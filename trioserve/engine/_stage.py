@@ -6,8 +6,12 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
+import structlog
+
 from trioserve.errors import WorkerLost
 from trioserve_protocol import ErrorCode
+
+from ._watchdog import Watchdog, limit_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 
     from ._lane import Lane
     from ._terminal import Terminal
+
+log = structlog.get_logger(__name__)
 
 L = TypeVar("L", bound="Lane")
 
@@ -50,6 +56,10 @@ class Link(Protocol):
         """Tells the worker that nobody waits for a batch any more; its result still comes."""
         ...
 
+    def kill(self, why: str) -> None:
+        """Ends the worker at once."""
+        ...
+
     def receive_nowait(self) -> StageResult | None:
         """The next result, None if there is none; raises WorkerLost if the worker is gone."""
         ...
@@ -70,6 +80,21 @@ class Work(Protocol):
     @property
     def ranges(self) -> Sequence[tuple[int, int]]:
         """(first slot, count) in service order."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def cut_ns(self) -> int:
+        """When they were handed over."""
+        ...
+
+    @property
+    def expected_ns(self) -> float:
+        """How long they are expected to take; 0 if that is not known."""
         ...
 
 
@@ -107,6 +132,7 @@ class Stage(ABC, Generic[L, W]):
         self._lost: list[_Lost[W]] = []
         """What workers had whose processes are not gone yet, oldest first."""
         self._sequence = 0
+        self.watchdog: Final = Watchdog(min([_least_ns(lane) for lane in lanes], default=0))
 
     @abstractmethod
     def decide(self, now_ns: int) -> None:
@@ -162,6 +188,8 @@ class Stage(ABC, Generic[L, W]):
         for first, count in work.ranges:
             slots.hold_for_batch(first, count)
         self._with_worker[batch.seq] = work
+        if len(self._with_worker) == 1:
+            self.watchdog.begins(work.cut_ns)
         try:
             link.send_nowait(batch)
         except WorkerLost as error:
@@ -180,6 +208,28 @@ class Stage(ABC, Generic[L, W]):
             self._complete(self._with_worker.pop(result.seq), result, now_ns)
             if not self._with_worker:
                 return
+            self.watchdog.begins(now_ns)
+
+    def watch(self, now_ns: int) -> None:
+        """Ends a worker that has had its oldest work for too long; called when `watchdog.look_ns` has come."""
+        self.collect(now_ns)
+        link, work = self.link, next(iter(self._with_worker.values()), None)
+        if link is None or work is None:
+            self.watchdog.rest()
+            return
+        longest_ns = limit_ns(_least_ns(work.lane), work.expected_ns)
+        took_ns = self.watchdog.overdue_ns(longest_ns, now_ns)
+        if took_ns:
+            log.error(
+                "worker_hung",
+                model=work.lane.config.name,
+                rows=work.rows,
+                for_s=round(took_ns / 1e9, 3),
+                limit_s=round(longest_ns / 1e9, 3),
+                expected_s=round(work.expected_ns / 1e9, 3),
+            )
+            link.kill(f"it had a batch of {work.lane.config.name} for {took_ns / 1e9:.1f} s")
+            self.lose("the worker did not answer")
 
     def _collect_last(self, link: Link) -> None:
         """Takes what a dead worker had finished: what is then the oldest is what it died of."""
@@ -254,3 +304,8 @@ class Stage(ABC, Generic[L, W]):
             lane.closed_code = ErrorCode.WORKER_LOST
             for slot in self._stranded(lane):
                 self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")
+
+
+def _least_ns(lane: Lane) -> int:
+    """The shortest time after which a worker counts as hung."""
+    return int(lane.config.watchdog_s * 1e9)

@@ -84,6 +84,9 @@ class WorkerProcess:
     killed_because: str = ""
     """Why the server has killed it; empty while it has not."""
 
+    was_stopped: bool = False
+    """Whether somebody else had stopped it by a signal before."""
+
     _killed: trio.Event = field(default_factory=trio.Event)
 
     async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
@@ -139,7 +142,9 @@ class WorkerProcess:
         Args:
             why: In words for the log.
         """
-        self.killed_because = self.killed_because or why
+        if not self.killed_because:
+            self.killed_because = why
+            self.was_stopped = is_stopped(self.process.pid)
         self.process.kill()
         self._killed.set()
 
@@ -265,6 +270,16 @@ def _start_message(spec: WorkerSpec, epoch: int) -> Start:
         ModelStart(model.config, model.layout, model.arena.fd, model.arena.nbytes) for model in spec.models
     ]
     return Start(epoch, spec.kind, list(sys.path), models)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still because of SIGSTOP or the like, or of a debugger."""
+    try:
+        # The name, in parentheses, may have any characters in it.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in {"T", "t"}
 
 
 def _ending(returncode: int) -> str:

@@ -28,7 +28,7 @@ class Ending(NamedTuple):
     """In words for the log."""
 
     killed: bool
-    """Whether it was by a SIGKILL that did not come from here."""
+    """Whether it was by a signal that did not come from here: SIGKILL, or one that had stopped it before."""
 
 
 class ReadyWorker:
@@ -59,7 +59,8 @@ class ReadyWorker:
         """Wait, after its `ending`, until the process is gone: its rows can be used again."""
         reason = await self._process.reaped()
         if because := self._process.killed_because:
-            return Ending(f"killed: {because}", killed=False)
+            stopped = self._process.was_stopped
+            return Ending(f"killed: {because}" + (", stopped by a signal" if stopped else ""), stopped)
         return Ending(reason, self._process.process.returncode == -signal.SIGKILL)
 
     async def stop(self, grace_s: float) -> None:

@@ -86,7 +86,7 @@ class WorkerLoss(NamedTuple):
     """Whether it is started again; otherwise the worker stays down."""
 
     killed: bool = False
-    """Whether it was killed by SIGKILL, which comes from outside: an operator, or a system without memory."""
+    """Whether it was killed by SIGKILL, or stopped, from outside: by an operator, or a system without memory."""
 
 
 class WorkerStartError(Exception):
