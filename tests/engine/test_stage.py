@@ -13,6 +13,8 @@ from trioserve_protocol import ErrorCode
 
 OK = ErrorCode.OK
 LOST = ErrorCode.WORKER_LOST
+CLOSED = ErrorCode.UNAVAILABLE
+SECOND = 1_000 * MS
 
 
 def test_what_a_dead_worker_had_is_answered_and_held(world: World) -> None:
@@ -192,16 +194,54 @@ def test_requests_wait_for_the_next_worker(world: World) -> None:
     assert client.code(1) == OK
 
 
-def test_without_another_worker_models_are_closed(world: World) -> None:
+def test_without_another_worker_models_are_closed_until_there_is_one(world: World) -> None:
     client = world.client()
     client.infer(1)
     world.turn()
     client.infer(2)
     world.executor.die()
-    world.executor_stage.reaped(restarting=False)
+    assert world.executor_stage.health.state == "ready"
+    world.executor_stage.reaped(restarting=False, retry_ns=world.clock.ns + 7 * SECOND)
     client.infer(3)
-    assert client.codes() == [LOST] * 3
+    assert client.codes() == [LOST, CLOSED, CLOSED]
+    assert client.replies[3].frame.retry_after_us == 7_000_000
+    world.pass_time(8 * SECOND)
+    client.infer(4)
+    assert client.replies[4].frame.retry_after_us == 1_000_000, "it is being tried"
+    assert world.executor_stage.health.state == "failed"
+    world.executor.start()
+    client.infer(5)
+    world.settle()
+    assert client.code(5) == OK
+    assert world.executor_stage.health.state == "ready"
     world.check_rest()
+
+
+def test_a_model_needs_all_its_workers(world: World) -> None:
+    client = world.client()
+    for worker in (world.tokenizer, world.executor):
+        worker.die()
+        worker.stage.reaped(restarting=False)
+    world.executor.start()
+    client.texts(1)
+    client.infer(2)
+    assert client.codes() == [CLOSED, None]
+    world.tokenizer.start()
+    client.texts(3)
+    world.settle()
+    assert client.codes() == [CLOSED, OK, OK]
+
+
+def test_an_end_that_is_seen_late_does_not_close_what_works_again(world: World) -> None:
+    first = world.executor.link
+    world.executor.die()
+    world.turn()
+    world.executor.start()
+    world.executor_stage.reaped(first, restarting=False)
+    client = world.client()
+    client.infer(1)
+    world.settle()
+    assert client.code(1) == OK
 
 
 def test_a_request_answered_before_its_worker_died_is_not_answered_again(world: World) -> None:
@@ -259,7 +299,7 @@ def test_an_executor_that_comes_back_does_not_open_a_model_without_tokenizer(wor
     client = world.client()
     client.texts(1)
     client.infer(2)
-    assert client.codes() == [LOST, None]
+    assert client.codes() == [CLOSED, None]
 
 
 Deed = Callable[[World], None]

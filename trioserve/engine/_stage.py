@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from trioserve.errors import WorkerLost
+from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
 
+from ._health import WorkerHealth
 from ._watchdog import Watchdog, limit_ns
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ class Stage(ABC, Generic[L, W]):
         self._lost: list[_Lost[W]] = []
         """What workers had whose processes are not gone yet, oldest first."""
         self._sequence = 0
+        self.health: Final = WorkerHealth(lanes[0].clock.now_ns() if lanes else 0)
         self.watchdog: Final = Watchdog(min([_least_ns(lane) for lane in lanes], default=0))
 
     @abstractmethod
@@ -181,6 +184,29 @@ class Stage(ABC, Generic[L, W]):
         self.link = link
         self._fd = link.fileno()
         self.starts += 1
+        self.health.turn("ready", self._now_ns())
+        for lane in self.lanes:
+            self.open(lane)
+
+    def _now_ns(self) -> int:
+        return self.lanes[0].clock.now_ns() if self.lanes else 0
+
+    def close(self, lane: Lane, retry_ns: int) -> None:
+        """The worker cannot serve a model: it is refused.
+
+        Args:
+            lane: the model.
+            retry_ns: when the worker is tried again; `NEVER_NS` if it is not.
+        """
+        lane.closed_by[self] = retry_ns
+        if lane.closed_code in {ErrorCode.OK, ErrorCode.LOADING}:
+            lane.closed_code = ErrorCode.UNAVAILABLE
+
+    def open(self, lane: Lane) -> None:
+        """The worker can serve a model; if another one that it needs cannot, it stays closed."""
+        lane.closed_by.pop(self, None)
+        if lane.closed_code is ErrorCode.UNAVAILABLE and not lane.closed_by:
+            lane.closed_code = ErrorCode.OK
 
     def _send(self, link: Link, work: W, batch: StageBatch) -> None:
         """Hands rows over; the batch holds them from here on. The caller has seen that the gate is open."""
@@ -264,6 +290,7 @@ class Stage(ABC, Generic[L, W]):
             died_of = lost[0]
         grave = _Lost(link, [], died_of)
         self._lost.append(grave)
+        self.health.turn("restarting", self._now_ns())
         for work in lost:
             self._give_up(work)
             if is_over and work is not died_of:
@@ -280,14 +307,21 @@ class Stage(ABC, Generic[L, W]):
                 if not self._may_wait(work.lane, slot):
                     self._terminal.fail(work.lane, slot, ErrorCode.WORKER_LOST, reason)
 
-    def reaped(self, link: Link | None = None, *, restarting: bool, killed: bool = False) -> None:
+    def reaped(
+        self,
+        link: Link | None = None,
+        *,
+        restarting: bool,
+        killed: bool = False,
+        retry_ns: int = NEVER_NS,
+    ) -> None:
         """A process has ended: nothing can touch its slots any more.
 
         Args:
             link: which worker's it was; None for that of every worker so far.
-            restarting: whether another one is being started, or has taken its place. If not, the models are closed for
-                good.
+            restarting: whether another one is being started, or has taken its place. If not, `fail` follows.
             killed: whether somebody from outside ended it.
+            retry_ns: when the next one is tried.
         """
         if link is None or link is self.link:
             self.lose("the worker process ended", is_over=True)
@@ -298,12 +332,22 @@ class Stage(ABC, Generic[L, W]):
                 self._died(lost.died_of, killed=killed)
             for work in lost.work:
                 self._release(work)
-        if restarting:
-            return
+        if not restarting:
+            self.fail(retry_ns)
+
+    def fail(self, retry_ns: int) -> None:
+        """Its workers die again and again: the models are closed until one is ready, and what waits for it is answered.
+
+        Args:
+            retry_ns: when the next one is tried; `NEVER_NS` if none is.
+        """
+        if self.link is not None:
+            return  # it was tried and is there already: this comes late from one that was hard to end
+        self.health.turn("failed", self._now_ns())
         for lane in self.lanes:
-            lane.closed_code = ErrorCode.WORKER_LOST
+            self.close(lane, retry_ns)
             for slot in self._stranded(lane):
-                self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")
+                self._terminal.fail(lane, slot, ErrorCode.UNAVAILABLE, "its worker dies again and again")
 
 
 def _least_ns(lane: Lane) -> int:

@@ -53,6 +53,9 @@ THREAD_VARIABLES: Final = (
 )
 """Libraries read these once, when they are loaded: they must be set before the worker's first import."""
 
+MAX_TITLE: Final = 200
+"""Characters of its models' names that the command line of a worker has."""
+
 HOP_ROUNDS: Final = 16
 """Round trips that the median hop is taken of."""
 
@@ -239,7 +242,7 @@ async def _spawn(spec: WorkerSpec, epoch: int, ends: tuple[int, int]) -> tuple[b
         message = encode_control(_start_message(spec, epoch))
         process = await trio.lowlevel.open_process(
             # -P: the working directory is not searched for modules; the start message says where to look.
-            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends)],
+            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends), title_of(spec)],
             pass_fds=[*ends, *(model.arena.fd for model in spec.models)],
             env=worker_environment(spec),
             stdin=subprocess.DEVNULL,
@@ -247,6 +250,12 @@ async def _spawn(spec: WorkerSpec, epoch: int, ends: tuple[int, int]) -> tuple[b
     except (OSError, ValueError) as error:
         raise WorkerStartError(f"no worker process: {error}") from error
     return message, process
+
+
+def title_of(spec: WorkerSpec) -> str:
+    """What a process list shows of a worker: `executor:first,second`."""
+    names = ",".join([model.config.name for model in spec.models])
+    return f"{spec.kind}:{names}" if len(names) <= MAX_TITLE else f"{spec.kind}:{names[:MAX_TITLE]}..."
 
 
 def worker_environment(spec: WorkerSpec) -> dict[str, str]:

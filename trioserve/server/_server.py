@@ -157,6 +157,8 @@ class Server:
             restart_backoff_s=workers.restart_backoff_s,
             max_restarts=workers.max_restarts,
             restart_window_s=workers.restart_window_s,
+            retry_failed_s=workers.retry_failed_s,
+            spare=workers.spare if kind == "executor" else 0,
         )
 
     async def _serve_connections(

@@ -10,7 +10,7 @@ from trioserve.backends import LoadError
 from trioserve.batching import policy_named
 from trioserve.engine import Executor
 from trioserve.execution import supervise_worker
-from trioserve_protocol import ErrorCode
+from trioserve.request import NEVER_NS
 
 if TYPE_CHECKING:
     import trio
@@ -56,6 +56,7 @@ class StageKeeper:
         self._group: Final = group
         self._links: Final[dict[int, StageLink]] = {}
         """By epoch: of the workers that are not reaped yet."""
+        self._clock: Final = stage.lanes[0].clock
         stage.on_detach = group.unwatch_stage
 
     async def start(self, nursery: trio.Nursery, spec: WorkerSpec) -> None:
@@ -69,13 +70,18 @@ class StageKeeper:
             WorkerStartError: it did not become ready.
             LoadError: a model of it could not be loaded; all of them are named.
         """
+        self._stage.health.kind = spec.kind
 
         async def supervise(  # noqa: ASYNC128 - `supervise_worker` reports the start
             *, task_status: trio.TaskStatus[ReadyInfo]
         ) -> None:
             try:
                 await supervise_worker(
-                    spec, on_ready=self._on_ready, on_lost=self._on_lost, task_status=task_status
+                    spec,
+                    on_ready=self._on_ready,
+                    on_lost=self._on_lost,
+                    on_spare=self._on_spare,
+                    task_status=task_status,
                 )
             finally:
                 self._stage.lose("the server stops")
@@ -93,7 +99,9 @@ class StageKeeper:
     def _on_ready(self, link: StageLink, info: ReadyInfo) -> None:
         stage = self._stage
         self._links[info.epoch] = link
-        stage.lose("the worker process ended")  # nobody may have noticed yet
+        # Nobody may have noticed yet that the last one is gone, or it has closed only one of its ends.
+        stage.collect(self._clock.now_ns())
+        stage.lose("the worker process ended")
         if isinstance(stage, Executor):
             for lane, model in zip(stage.lanes, info.models, strict=True):
                 lane.service = self._learning.seed(lane, model)
@@ -101,10 +109,11 @@ class StageKeeper:
                 name = lane.config.batching.named_policy
                 lane.scheduler.use(policy_named(name, lane.default_deadline_ns, lead_ns))
         stage.attach(link)
+        stage.health.pid = info.pid
         for lane, model in zip(stage.lanes, info.models, strict=True):
             if model.error:
                 log.error("model_not_loaded", model=model.name, epoch=info.epoch, reason=model.error)
-                lane.closed_code = ErrorCode.UNAVAILABLE
+                stage.close(lane, NEVER_NS)
         if isinstance(stage, Executor):
             link.on_skipped = self._on_skipped
         collect = self._collect if isinstance(stage, Executor) else stage.collect
@@ -121,6 +130,16 @@ class StageKeeper:
             self._group.settle()
 
     def _on_lost(self, loss: WorkerLoss) -> None:
+        stage, health = self._stage, self._stage.health
+        retry_ns = self._clock.now_ns() + int(loss.again_s * 1e9)
+        health.deaths += 1
+        health.last_death, health.retry_ns = loss.reason, retry_ns
         link = self._links.pop(loss.epoch, None)
-        self._stage.reaped(link, restarting=loss.restarting, killed=loss.killed)
+        if link is not None:
+            stage.reaped(link, restarting=loss.restarting, killed=loss.killed, retry_ns=retry_ns)
+        elif not loss.restarting:
+            stage.fail(retry_ns)
         self._group.settle()
+
+    def _on_spare(self, pid: int) -> None:
+        self._stage.health.spare_pid = pid
