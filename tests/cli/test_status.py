@@ -11,13 +11,13 @@ from trioserve.cli.status import age_text, tree
 
 def worker(kind: str, **changes: Any) -> dict[str, Any]:
     return {
-        "kind": kind, "state": "ready", "for_s": 61.0, "pid": 12, "rss_nbytes": 1 << 20, "spare": None, "starts": 1,
+        "kind": kind, "state": "ready", "for_s": 61.0, "pid": 12, "rss_nbytes": 1 << 20, "spare_pid": 0, "starts": 1,
         "deaths": 0, "last_death": "", "retry_in_s": None, "in_flight": 0, "models": ["a", "b"], "ready": True,
     } | changes  # fmt: skip
 
 
 def test_the_tree() -> None:
-    executor = worker("executor", spare={"pid": 14, "rss_nbytes": 3 << 20})
+    executor = worker("executor", spare_pid=14, spare_rss_nbytes=3 << 20)
     tokenizer = worker(
         "tokenizer",
         state="failed",

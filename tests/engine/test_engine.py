@@ -75,11 +75,11 @@ def test_statistics_are_json(world: World) -> None:
     assert statistics["sessions"] == 1
     assert statistics["process"]["pid"] == os.getpid()
     for worker in statistics["workers"]:
-        assert (worker["starts"], worker["state"], worker["in_flight"], worker["spare"]) == (
+        assert (worker["starts"], worker["state"], worker["in_flight"], worker["spare_pid"]) == (
             1,
             "ready",
             0,
-            None,
+            0,
         )
     wide, _, text = statistics["models"]
     assert (wide["in_flight"], wide["queued_rows"], wide["slots"]) == (

@@ -55,10 +55,10 @@ def tree(statistics: dict[str, Any]) -> str:
     for worker in workers:
         last = worker is workers[-1]
         rows.append(_worker_row("└─ " if last else "├─ ", worker))
-        if spare := worker["spare"]:
+        if pid := worker["spare_pid"]:
             stem = "   " if last else "│  "
-            size = nbytes_text(spare["rss_nbytes"])
-            rows.append((f"{stem}└─ spare", spare["pid"], "ready", "", "", "", size, "", "", ""))
+            size = nbytes_text(worker["spare_rss_nbytes"])
+            rows.append((f"{stem}└─ spare", pid, "ready", "", "", "", size, "", "", ""))
     return table(_HEADER, rows)
 
 

@@ -52,9 +52,8 @@ class WorkerHealth:
             "for_s": (now_ns - self.since_ns) / 1e9,
             "pid": self.pid,
             "rss_nbytes": resident_nbytes(self.pid),
-            "spare": {"pid": self.spare_pid, "rss_nbytes": resident_nbytes(self.spare_pid)}
-            if self.spare_pid
-            else None,
+            "spare_pid": self.spare_pid,
+            "spare_rss_nbytes": resident_nbytes(self.spare_pid),
             "deaths": self.deaths,
             "last_death": self.last_death,
             "retry_in_s": max(0, self.retry_ns - now_ns) / 1e9 if waits else None,

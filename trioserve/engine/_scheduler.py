@@ -314,7 +314,9 @@ class Scheduler:
         """
         if not self.queue.rows:
             return WaitUntil(NEVER_NS)
-        return plain_decision(self, executor, now_ns) or self.policy.decide(self.view(executor, now_ns), now_ns)
+        return plain_decision(self, executor, now_ns) or self.policy.decide(
+            self.view(executor, now_ns), now_ns
+        )
 
     def _head_of(self, rows: int) -> int:
         self.head_ns = self.queue.head_deadline_ns(rows)
