@@ -19,6 +19,7 @@ class Scale(trioserve.Model):
     outputs = {"y": trioserve.Tensor("float32", [-1, 64])}
     max_batch_rows = 48
     threads = 2
+    watchdog_s = 5
 
     def __init__(self, factor=2.0):
         raise RuntimeError("describing a class must not make one")
@@ -55,7 +56,7 @@ def test_file_alone(tmp_path: Path) -> None:
     )
     assert config.inputs == {"x": TensorConfig("f4", [-1, 128])}
     assert config.outputs == {"y": TensorConfig("float32", [-1, 64])}
-    assert (config.batching.max_rows, config.threads) == (48, 2)
+    assert (config.batching.max_rows, config.threads, config.watchdog_s) == (48, 2, 5)
     assert config.directory == str(tmp_path / "models")
 
 

@@ -89,6 +89,7 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     assert keys["limits.max_connections"] is int
     env = {variable_of(key): defaults[kind.__name__] for key, kind in keys.items()}
     env |= {"TRIOSERVE_ON_FIN": "cancel", "TRIOSERVE_LOG_LEVEL": "debug", "TRIOSERVE_LOG_FORMAT": "json"}
+    env["TRIOSERVE_WORKERS__SPARE"] = "1"
     env |= {
         f"TRIOSERVE_LIMITS__{key}": "5000" for key in ("MAX_FRAME_NBYTES", "MAX_META_NBYTES", "CREDIT_NBYTES")
     }

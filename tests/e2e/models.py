@@ -55,6 +55,7 @@ class Slow(trioserve.Model):
     inputs = {"x": trioserve.Tensor("f4", [-1, 4])}
     outputs = {"y": trioserve.Tensor("f4", [-1, 4])}
     default_deadline_ms = 10_000
+    watchdog_s = 30
 
     def infer(self, x: Array) -> Array:
         time.sleep(float(x[:, 0].max()) / 1000)
@@ -126,5 +127,18 @@ class Mortal(trioserve.Model):
         return x * 2
 
 
+class Stuck(trioserve.Model):
+    """Doubles, but never ends on a poisoned row."""
+
+    inputs = {"x": trioserve.Tensor("f4", [-1, 4])}
+    outputs = {"y": trioserve.Tensor("f4", [-1, 4])}
+    watchdog_s = 0.5
+
+    def infer(self, x: Array) -> Array:
+        while (x[:, 0] == POISON).any():
+            pass
+        return x * 2
+
+
 ALL = {"echo": Echo, "scale": Scale, "fragile": Fragile, "slow": Slow, "image": Image, "blob": Blob,
-       "mixed": Mixed, "mortal": Mortal, "held": Held}  # fmt: skip
+       "mixed": Mixed, "mortal": Mortal, "held": Held, "stuck": Stuck}  # fmt: skip

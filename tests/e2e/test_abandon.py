@@ -20,6 +20,7 @@ MODEL_TOML = """
 backend = "onnx"
 file = "slow.onnx"
 default_deadline_ms = 60000
+watchdog_s = 60
 inputs.x = { dtype = "f4", dims = [-1, 4] }
 outputs.y = { dtype = "f4", dims = [-1, 4] }
 batching = { max_rows = 16 }

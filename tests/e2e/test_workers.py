@@ -57,7 +57,11 @@ def test_a_second_death_closes_the_models_with_typed_refusals(server: ServerProc
         wire.bind("scale")
         wire.send(infer(1, row(1)), *(infer(rid, row(1)) for rid in range(2, 20)))
         codes = {event.code for event in wire.receive_many(19) if isinstance(event, Error)}
-        assert codes == {ErrorCode.WORKER_LOST}
+        assert codes == {ErrorCode.UNAVAILABLE}
+        wire.send(infer(20, row(1)))
+        refused = wire.expect_error(ErrorCode.UNAVAILABLE, 20)
+        assert refused.retryable
+        assert 10_000_000 < (refused.retry_after_us or 0) <= 30_000_000
         assert wire.admin("health") == {"live": True, "ready": False, "draining": False}
     assert server.events("worker_lost")[-1]["restarting"] is False
 
@@ -75,7 +79,12 @@ def test_an_input_that_kills_the_worker_fails_alone_with_its_batch(server: Serve
 def test_a_worker_that_died_idle_is_noticed_at_once(server: ServerProcess) -> None:
     os.kill(server.worker_pid, signal.SIGKILL)
     server.wait_event("worker_ready", 2)
-    wait_for(lambda: server.statistics()["workers"] == [{"starts": 2, "ready": True, "in_flight": 0}])
+    wait_for(lambda: server.statistics()["workers"][0]["state"] == "ready")
+    [worker] = server.statistics()["workers"]
+    assert (worker["kind"], worker["starts"], worker["deaths"], worker["in_flight"]) == ("executor", 2, 1, 0)
+    assert worker["last_death"] == "killed by SIGKILL"
+    assert worker["pid"] == server.worker_pid
+    assert worker["rss_nbytes"] > 1 << 20
 
 
 def test_deadlines_are_kept_while_there_is_no_worker(server: ServerProcess) -> None:

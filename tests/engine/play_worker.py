@@ -34,6 +34,7 @@ class FakeLink:
         self.closed = False
         self.on_send: Callable[[], None] | None = None
         self.abandoned: list[int] = []
+        self.killed_because = ""
         self._worker = stage
 
     def fileno(self) -> int:
@@ -66,6 +67,10 @@ class FakeLink:
         assert not self.closed
         assert seq in [batch.seq for batch in self.sent], "an order for a batch that the worker does not have"
         self.abandoned.append(seq)
+
+    def kill(self, why: str) -> None:
+        self.killed_because = why
+        self.dead = True
 
     def close(self) -> None:
         self.closed = True

@@ -247,7 +247,7 @@ def test_a_worker_gone_for_good_ends_bodies_too(world: World) -> None:
     world.executor.die()
     world.executor_stage.reaped(restarting=False)
     assert body.accepted.abandoned
-    assert client.codes() == [ErrorCode.WORKER_LOST]
+    assert client.codes() == [ErrorCode.UNAVAILABLE]
 
 
 def test_a_body_outlives_a_restart(world: World) -> None:

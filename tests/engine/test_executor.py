@@ -287,6 +287,11 @@ def test_the_engine_asks_for_the_next_deadline(world: World) -> None:
     world.pass_time(2 * MS)
     assert world.engine.next_event_ns() == begun_ns + 3 * MS
     world.pass_time(2 * MS)
+    assert world.engine.next_event_ns() == world.executor_stage.watchdog.look_ns, (
+        "the batch is still under way"
+    )
+    world.executor.finish()
+    world.pass_time(1_000 * MS)
     assert world.engine.next_event_ns() == NEVER_NS
 
 

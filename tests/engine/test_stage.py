@@ -13,6 +13,12 @@ from trioserve_protocol import ErrorCode
 
 OK = ErrorCode.OK
 LOST = ErrorCode.WORKER_LOST
+CLOSED = ErrorCode.UNAVAILABLE
+SECOND = 1_000 * MS
+
+
+def state_of(world: World) -> str:
+    return world.executor_stage.health.state
 
 
 def test_what_a_dead_worker_had_is_answered_and_held(world: World) -> None:
@@ -139,7 +145,7 @@ def test_without_another_worker_what_was_not_begun_is_answered_too(make_world: M
     world.turn()
     world.executor.die()
     world.executor_stage.reaped(restarting=False)
-    assert client.codes() == [LOST] * 8
+    assert client.codes() == [LOST] * 4 + [CLOSED] * 4
     world.check_rest()
 
 
@@ -192,16 +198,54 @@ def test_requests_wait_for_the_next_worker(world: World) -> None:
     assert client.code(1) == OK
 
 
-def test_without_another_worker_models_are_closed(world: World) -> None:
+def test_without_another_worker_models_are_closed_until_there_is_one(world: World) -> None:
     client = world.client()
     client.infer(1)
     world.turn()
     client.infer(2)
     world.executor.die()
-    world.executor_stage.reaped(restarting=False)
+    assert state_of(world) == "ready"
+    world.executor_stage.reaped(restarting=False, retry_ns=world.clock.ns + 7 * SECOND)
     client.infer(3)
-    assert client.codes() == [LOST] * 3
+    assert client.codes() == [LOST, CLOSED, CLOSED]
+    assert client.replies[3].frame.retry_after_us == 7_000_000
+    world.pass_time(8 * SECOND)
+    client.infer(4)
+    assert client.replies[4].frame.retry_after_us == 1_000_000, "it is being tried"
+    assert state_of(world) == "failed"
+    world.executor.start()
+    client.infer(5)
+    world.settle()
+    assert client.code(5) == OK
+    assert state_of(world) == "ready"
     world.check_rest()
+
+
+def test_a_model_needs_all_its_workers(world: World) -> None:
+    client = world.client()
+    for worker in (world.tokenizer, world.executor):
+        worker.die()
+        worker.stage.reaped(restarting=False)
+    world.executor.start()
+    client.texts(1)
+    client.infer(2)
+    assert client.codes() == [CLOSED, None]
+    world.tokenizer.start()
+    client.texts(3)
+    world.settle()
+    assert client.codes() == [CLOSED, OK, OK]
+
+
+def test_an_end_that_is_seen_late_does_not_close_what_works_again(world: World) -> None:
+    first = world.executor.link
+    world.executor.die()
+    world.turn()
+    world.executor.start()
+    world.executor_stage.reaped(first, restarting=False)
+    client = world.client()
+    client.infer(1)
+    world.settle()
+    assert client.code(1) == OK
 
 
 def test_a_request_answered_before_its_worker_died_is_not_answered_again(world: World) -> None:
@@ -259,7 +303,7 @@ def test_an_executor_that_comes_back_does_not_open_a_model_without_tokenizer(wor
     client = world.client()
     client.texts(1)
     client.infer(2)
-    assert client.codes() == [LOST, None]
+    assert client.codes() == [CLOSED, None]
 
 
 Deed = Callable[[World], None]
@@ -275,3 +319,23 @@ def test_reaping_twice_is_harmless(world: World, *, restarting: bool) -> None:
     world.executor_stage.reaped(restarting=restarting)
     assert client.code(1) == LOST
     world.check()
+
+
+def test_another_worker_may_serve_while_the_first_is_not_reaped(world: World) -> None:
+    client = world.client()
+    client.infer(1)
+    world.turn()
+    first = world.executor.link
+    world.executor.die()
+    world.turn()
+    world.executor.start()
+    client.infer(2)
+    world.turn()
+    assert world.lane("wide").slots.leased == 2
+    world.executor_stage.reaped(first, restarting=True)
+    assert world.lane("wide").slots.leased == 1
+    assert client.codes() == [LOST, None]
+    world.settle()
+    assert client.code(2) == OK
+    assert world.executor_stage.in_flight == 0
+    world.check_rest()

@@ -17,6 +17,7 @@ OK = ErrorCode.OK
 CRITICAL, CRITICAL_PLUS, SHEDDABLE_PLUS, SHEDDABLE = range(4)
 BAD = int(ErrorCode.INVALID_BYTES)
 LOST = ErrorCode.WORKER_LOST
+CLOSED = ErrorCode.UNAVAILABLE
 
 
 def test_bursts_wait_for_the_tokenizer(world: World) -> None:
@@ -299,10 +300,10 @@ def test_a_tokenizer_gone_for_good_leaves_what_is_tokenized(world: World) -> Non
     body = client.begin(4, model="text", payload=payload)
     world.tokenizer.die()
     world.tokenizer_stage.reaped(restarting=False)
-    assert client.codes((1, 2, 3, 4)) == [None, LOST, LOST, LOST]
+    assert client.codes((1, 2, 3, 4)) == [None, LOST, CLOSED, CLOSED]
     assert body.accepted.abandoned
     client.texts(5)
-    assert client.code(5) == LOST
+    assert client.code(5) == CLOSED
     world.settle()
     assert client.codes((100, 1)) == [OK, OK]
 

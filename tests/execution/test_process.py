@@ -77,9 +77,11 @@ async def test_a_worker_that_closes_its_end_and_lives_is_killed(
     monkeypatch.setattr(module, "REAP_LIMIT_S", 0.01)
     rig.control.send(b"something to ignore")
     rig.control.close()
-    assert await rig.worker.gone() == "killed by SIGKILL after it had closed its end"
+    await rig.worker.ending()
+    assert await rig.worker.reaped() == "killed by SIGKILL after it had closed its end"
 
 
 async def test_the_end_of_the_process_is_enough(rig: Rig) -> None:
     rig.worker.process.kill()
-    assert await rig.worker.gone() == "killed by SIGKILL"
+    await rig.worker.ending()
+    assert await rig.worker.reaped() == "killed by SIGKILL"

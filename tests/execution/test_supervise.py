@@ -26,6 +26,7 @@ from trioserve.execution import (
     WorkerStartError,
     supervise_worker,
 )
+from trioserve.execution import _spare as spare_module
 from trioserve.execution._process import worker_environment
 from trioserve.memory import Slab
 
@@ -41,6 +42,8 @@ class Watch:
         self.ready: list[ReadyInfo] = []
         self.lost: list[WorkerLoss] = []
         self.link: StageLink | None = None
+        self.spare_pid = 0
+        self.pids: set[int] = set()
         self.changed = trio.Event()
 
     def on_ready(self, link: StageLink, info: ReadyInfo) -> None:
@@ -52,6 +55,18 @@ class Watch:
     def on_lost(self, loss: WorkerLoss) -> None:
         self.lost.append(loss)
         self.changed.set()
+
+    def on_spare(self, pid: int) -> None:
+        self.spare_pid = pid
+        self.pids.add(pid)
+        self.changed.set()
+
+    async def spare(self, other_than: int = 0) -> int:
+        """The process id of a spare that is ready."""
+        while self.spare_pid in (0, other_than):
+            await self.changed.wait()
+            self.changed = trio.Event()
+        return self.spare_pid
 
     def close(self) -> None:
         if self.link is not None:
@@ -84,13 +99,13 @@ async def supervised(*models: WorkerModel, **given: Any) -> AsyncIterator[Watch]
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             worker = partial(supervise_worker, spec, on_ready=watch.on_ready, on_lost=watch.on_lost)
-            await nursery.start(worker)
+            await nursery.start(partial(worker, on_spare=watch.on_spare))
             yield watch
             nursery.cancel_scope.cancel()
     watch.close()
-    for info in watch.ready:
+    for pid in {info.pid for info in watch.ready} | watch.pids - {0}:
         with pytest.raises(ProcessLookupError):
-            os.kill(info.pid, 0)
+            os.kill(pid, 0)
     assert open_descriptors() <= before
 
 
@@ -134,7 +149,9 @@ async def test_deaths_are_forgotten_after_a_while(affine: WorkerModel) -> None:
         assert all(loss.restarting for loss in watch.lost)
 
 
-async def test_a_killed_worker_is_missed_restarted_and_then_stays_down(affine: WorkerModel) -> None:
+async def test_a_killed_worker_is_missed_restarted_and_then_stays_down_for_a_while(
+    affine: WorkerModel,
+) -> None:
     slab = Slab(affine.arena, affine.layout)
     async with supervised(affine) as watch:
         assert watch.link is not None
@@ -144,15 +161,50 @@ async def test_a_killed_worker_is_missed_restarted_and_then_stays_down(affine: W
         with pytest.raises(WorkerLost):
             await watch.result()
         await watch.until(ready=2, lost=1)
-        assert watch.lost[0] == WorkerLoss("killed by SIGKILL", 1, restarting=True, killed=True)
+        assert watch.lost[0][:4] == ("killed by SIGKILL", 1, True, True)
         assert [info.epoch for info in watch.ready] == [1, 2]
         assert (await watch.run(1, (6, 1))).code == 0
         assert slab.outputs[0][6, 0] == 13
         os.kill(watch.ready[1].pid, signal.SIGKILL)
         await watch.until(ready=2, lost=2)
-        assert watch.lost[1] == WorkerLoss("killed by SIGKILL", 2, restarting=False, killed=True)
+        assert watch.lost[1][:4] == ("killed by SIGKILL", 2, False, True)
+        assert 15 <= watch.lost[1].again_s <= 30
         await trio.testing.wait_all_tasks_blocked()
         assert len(watch.ready) == 2
+
+
+async def test_a_worker_that_failed_is_tried_again_and_on_trial(affine: WorkerModel) -> None:
+    async with supervised(affine, max_restarts=0, retry_failed_s=0.02) as watch:
+        for trial in (1, 2, 3):
+            os.kill(watch.ready[-1].pid, signal.SIGKILL)
+            await watch.until(ready=trial + 1, lost=trial)
+        assert not any(loss.restarting for loss in watch.lost)
+        assert (await watch.run(1, (6, 1))).code == 0
+
+
+async def test_a_spare_takes_over_and_is_replaced(
+    affine: WorkerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spare_module, "AFTER_S", 0.01)
+    async with supervised(affine, spare=1, max_restarts=100) as watch:
+        for death in (1, 2):
+            spare = await watch.spare()
+            os.kill(watch.ready[-1].pid, signal.SIGKILL)
+            await watch.until(ready=death + 1, lost=death)
+            assert watch.ready[-1].pid == spare
+            assert (await watch.run(1, (6, 1))).code == 0
+        spare = await watch.spare()
+        os.kill(spare, signal.SIGKILL)
+        assert await watch.spare(other_than=spare)
+        assert len(watch.lost) == 2, "the death of a spare is nobody's loss"
+
+
+async def test_a_spare_that_is_being_started_is_waited_for(affine: WorkerModel) -> None:
+    async with supervised(affine, spare=1, max_restarts=100, restart_backoff_s=60) as watch:
+        await trio.sleep(0.01)  # it takes more than ten times that
+        assert watch.spare_pid == 0
+        os.kill(watch.ready[-1].pid, signal.SIGKILL)
+        await watch.until(ready=2, lost=1)
 
 
 async def test_a_model_may_take_its_worker_down(make_model: MakeModel) -> None:

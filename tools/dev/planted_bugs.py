@@ -135,7 +135,7 @@ BUGS = (
     Bug(
         "the slots of a lost worker are given away before it is reaped",
         "engine/_stage.py",
-        "                self._unreaped.append(work)\n",
+        "                grave.work.append(work)\n",
         "                self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)\n"
         "                self._release(work)\n",
     ),

@@ -102,12 +102,13 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def server_process(models: Path, *options: str) -> AsyncIterator[ServerProcess]:
+async def server_process(models: Path, *options: str, temporary: str = "") -> AsyncIterator[ServerProcess]:
     """Serves models on a free port of this machine. Leaving the context kills the server if it still runs.
 
     Args:
         models: A model repository, model folder or Python file.
         *options: More of `trioserve serve`.
+        temporary: Folder for its temporary files; empty for that of this process.
 
     Raises:
         ServerFailed: It does not become ready.
@@ -121,6 +122,8 @@ async def server_process(models: Path, *options: str) -> AsyncIterator[ServerPro
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
+    if temporary:
+        env["TMPDIR"] = temporary
     process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE, env=env)
     if process.stderr is None:
         raise AssertionError("a process without the pipe that was asked for: this is a bug")

@@ -44,6 +44,7 @@ def instance_config(model: Model) -> ModelConfig:
         args=constructor_arguments(model),
         slots=cls.slots,
         default_deadline_ms=cls.default_deadline_ms,
+        watchdog_s=cls.watchdog_s,
         threads=cls.threads,
         inputs=_tensors(cls.inputs),
         outputs=_tensors(cls.outputs),

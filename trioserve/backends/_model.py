@@ -64,7 +64,8 @@ class Model:
     own, with the arguments of the constructor. These must therefore be JSON values; load what is larger in
     `load`.
 
-    A class may also say `name`, `version`, `max_batch_rows`, `window_ms`, `slots`, `default_deadline_ms` and `threads`.
+    A class may also say `name`, `version`, `max_batch_rows`, `window_ms`, `slots`, `default_deadline_ms`,
+    `watchdog_s` and `threads`.
     """
 
     name: ClassVar[str] = ""
@@ -90,6 +91,10 @@ class Model:
 
     default_deadline_ms: ClassVar[float] = 2000.0
     """Deadline of a request that brings none, in milliseconds."""
+
+    watchdog_s: ClassVar[float] = 1.0
+    """Shortest time after which a worker that does not give a batch back is killed, in seconds; ten times what batches
+    of its size usually take, if that is longer."""
 
     threads: ClassVar[int] = 1
     """Threads one batch is computed with (BLAS and the like)."""

@@ -56,6 +56,7 @@ def class_table(cls: type[Model]) -> dict[str, Any]:
         "class": cls.__qualname__,
         "slots": cls.slots,
         "default_deadline_ms": cls.default_deadline_ms,
+        "watchdog_s": cls.watchdog_s,
         "threads": cls.threads,
         "inputs": {name: _tensor(tensor) for name, tensor in cls.inputs.items()},
         "outputs": {name: _tensor(tensor) for name, tensor in cls.outputs.items()},

@@ -19,6 +19,7 @@ COMMANDS = {
     "nc": "speak the protocol frame by frame",
     "check": "say what is wrong with a model repository or a server's configuration",
     "models": "list the models of a repository or of a running server; load, reload, unload one",
+    "status": "show the processes of a running server",
     "replay": "say what other policies would have made of recorded traffic",
 }
 """Subcommands with the line that `--help` has for them; the module of each has its name."""

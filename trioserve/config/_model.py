@@ -171,6 +171,11 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """How requests are put together."""
 
+    watchdog_s: Annotated[float, Meta(gt=0, le=86_400, description="seconds")] = 1.0
+    """Shortest time after which a worker that does not give a batch back counts as hung, in seconds: it is killed, and
+    started again. A batch may take ten times what batches of its size usually take, if that is longer. For a model
+    whose run time depends on what it is given, say the longest."""
+
     threads: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Threads one batch is computed with."""
 

@@ -112,15 +112,23 @@ class WorkerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Time a worker may take to finish once it has been told to, in seconds; then it is killed."""
 
     restart_backoff_s: Annotated[float, Meta(ge=0, le=3600, description="seconds")] = 0.1
-    """Pause before a worker that died is started anew, in seconds; doubled with each death within
-    `restart_window_s`, up to 10 s."""
+    """Longest pause before a worker that died is started anew, in seconds; doubled with each death within
+    `restart_window_s`, up to 10 s. Up to half of a pause is left to chance."""
 
     max_restarts: Annotated[int, Meta(ge=0, le=10_000, description="restarts")] = 5
-    """Deaths of a worker within `restart_window_s` after which it is started again. One more, and its models stay
-    down: it dies of something that starting again does not cure."""
+    """Deaths of a worker within `restart_window_s` after which it is started again. One more, and its models are
+    closed: it dies of something that starting again does not cure."""
 
     restart_window_s: Seconds = 60.0
     """Time after which a death is forgotten, in seconds."""
+
+    retry_failed_s: Seconds = 30.0
+    """Longest pause, in seconds, between two trials of a worker that dies again and again. Its models are closed
+    meanwhile, and open when a trial succeeds; one more death within `restart_window_s` closes them again."""
+
+    spare: Annotated[int, Meta(ge=0, le=1, description="workers")] = 0
+    """1 keeps a second executor ready, with all models loaded and warm, that takes over at once when the first is lost.
+    It does nothing meanwhile, and costs as much memory as the first."""
 
     quarantine_s: Annotated[float, Meta(ge=0, le=86_400, description="seconds; 0 = never")] = 600.0
     """How long an input that was run when a worker died is suspected, and one that did so twice is refused, in

@@ -60,6 +60,12 @@ class Batch:
         self.predicted_ns = 0
         """When it is expected to be finished."""
 
+    @property
+    def expected_ns(self) -> float:
+        """How long it is expected to run; 0 if that is not known."""
+        service = self.lane.service
+        return service.mean_ns(self.units) if service.known else 0.0
+
 
 def slot_at(ranges: Sequence[Range], position: int) -> int:
     """The slot of row number `position` of some ranges."""

@@ -7,12 +7,14 @@ then `decide`.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trioserve.admission import Account, Gate, Permits, Quota, Tenants
 from trioserve.errors import error_for
+from trioserve.observability import resident_nbytes
 from trioserve.request import NEVER_NS
 from trioserve_protocol import DEFAULT_LIMITS, MAX_RID, ErrorCode, Limits, Signature
 
@@ -39,6 +41,9 @@ MIN_RETRY_US: Final = 1_000
 
 MAX_RETRY_US: Final = 60_000_000
 """Longest time a refused client is told to stay away: no prediction reaches further."""
+
+TRIAL_US: Final = 1_000_000
+"""How long a refused client is told to stay away while a worker that has failed is being tried."""
 
 QUIET_ROWS: Final = 4
 """Requests under way up to which the server is optimised for the latency of each, not for their number."""
@@ -181,7 +186,8 @@ class Engine:
         """When a client that is refused now should come back, microseconds.
 
         One that is shed is told when there will be room, and one whose worker is gone when there will be another one,
-        each another moment; the others, when what is queued for the model has run.
+        each another moment; one whose worker has failed, when that is tried again; the others, when what is queued for
+        the model has run.
 
         Args:
             lane: the model.
@@ -193,6 +199,9 @@ class Engine:
             retry_us = lane.scheduler.retry_after_us(now_ns or self.clock.now_ns(), requests)
         elif code is ErrorCode.WORKER_LOST:
             retry_us = lane.scheduler.back_after_us(now_ns or self.clock.now_ns(), requests)
+        elif code is ErrorCode.UNAVAILABLE and lane.closed_by:
+            left_ns = max(lane.closed_by.values()) - (now_ns or self.clock.now_ns())
+            retry_us = left_ns // 1000 if left_ns > 0 else TRIAL_US
         else:
             retry_us = int(_backlog_ns(lane) / 1000)
         return MIN_RETRY_US if retry_us < MIN_RETRY_US else min(retry_us, MAX_RETRY_US)
@@ -221,8 +230,12 @@ class Engine:
     def decide(self, now_ns: int) -> None:
         """Gives every worker what it should have now."""
         for tokenizer in self.tokenizers:
+            if tokenizer.watchdog.look_ns <= now_ns:
+                tokenizer.watch(now_ns)
             tokenizer.decide(now_ns)
         for executor in self.executors:
+            if executor.watchdog.look_ns <= now_ns:
+                executor.watch(now_ns)
             executor.decide(now_ns)
 
     def next_event_ns(self) -> int:
@@ -231,6 +244,9 @@ class Engine:
         for lane in self.lanes:
             earliest_ns = min(earliest_ns, lane.next_deadline_ns)
             earliest_ns = min(earliest_ns, lane.wake_ns)
+        for stages in (self.executors, self.tokenizers):
+            for stage in stages:
+                earliest_ns = min(earliest_ns, stage.watchdog.look_ns)
         return earliest_ns
 
     @property
@@ -279,11 +295,19 @@ class Engine:
             "queued_nbytes": self.byte_permits.taken,
             "models": [lane_statistics(lane, now_ns) for lane in self.served],
             "tenants": self.tenants.active,
-            "workers": [
-                {"starts": stage.starts, "ready": stage.link is not None, "in_flight": stage.in_flight}
-                for stage in stages
-            ],
+            "process": {"pid": os.getpid(), "rss_nbytes": resident_nbytes(os.getpid())},
+            "workers": [_worker_statistics(stage, now_ns) for stage in stages],
         }
+
+
+def _worker_statistics(stage: Stage[Any, Any], now_ns: int) -> dict[str, Any]:
+    return {
+        "starts": stage.starts,
+        "ready": stage.link is not None,
+        "in_flight": stage.in_flight,
+        "models": [lane.config.name for lane in stage.lanes],
+        **stage.health.snapshot(now_ns),
+    }
 
 
 def _quota(config: QuotaConfig) -> Quota:

@@ -105,6 +105,7 @@ class Lane:
         self.stats: Final = LaneStats(self.max_rows)
         self.closed_code = ErrorCode.LOADING
         """Why requests are refused at present; OK while they are served."""
+        self.closed_by: dict[object, int] = {}  # by stage without a worker: when it is tried again
         self.default_deadline_ns: Final = int(config.default_deadline_ms * 1e6)
         self.queue: RowQueue | LengthQueue = self._make_queue()
         self.scheduler: Final = Scheduler(

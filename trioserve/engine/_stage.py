@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import structlog
 
 from trioserve.errors import WorkerLost
+from trioserve.request import NEVER_NS
 from trioserve_protocol import ErrorCode
+
+from ._health import WorkerHealth
+from ._watchdog import Watchdog, limit_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -16,6 +22,8 @@ if TYPE_CHECKING:
 
     from ._lane import Lane
     from ._terminal import Terminal
+
+log = structlog.get_logger(__name__)
 
 L = TypeVar("L", bound="Lane")
 
@@ -50,6 +58,10 @@ class Link(Protocol):
         """Tells the worker that nobody waits for a batch any more; its result still comes."""
         ...
 
+    def kill(self, why: str) -> None:
+        """Ends the worker at once."""
+        ...
+
     def receive_nowait(self) -> StageResult | None:
         """The next result, None if there is none; raises WorkerLost if the worker is gone."""
         ...
@@ -72,8 +84,33 @@ class Work(Protocol):
         """(first slot, count) in service order."""
         ...
 
+    @property
+    def rows(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def cut_ns(self) -> int:
+        """When they were handed over."""
+        ...
+
+    @property
+    def expected_ns(self) -> float:
+        """How long they are expected to take; 0 if that is not known."""
+        ...
+
 
 W = TypeVar("W", bound=Work)
+
+
+class _Lost(NamedTuple, Generic[W]):
+    """A worker that is gone, and whose process is not reaped yet."""
+
+    link: Link
+    work: list[W]
+    """What it had; its slots are held."""
+    died_of: W | None
+    """What it ran."""
 
 
 class Stage(ABC, Generic[L, W]):
@@ -98,9 +135,11 @@ class Stage(ABC, Generic[L, W]):
         """Workers that have become ready so far."""
         self._terminal: Final = terminal
         self._with_worker: dict[int, W] = {}
-        self._unreaped: list[W] = []
-        self._died_of: W | None = None
+        self._lost: list[_Lost[W]] = []
+        """What workers had whose processes are not gone yet, oldest first."""
         self._sequence = 0
+        self.health: Final = WorkerHealth(lanes[0].clock.now_ns() if lanes else 0)
+        self.watchdog: Final = Watchdog(min([_least_ns(lane) for lane in lanes], default=0))
 
     @abstractmethod
     def decide(self, now_ns: int) -> None:
@@ -147,17 +186,40 @@ class Stage(ABC, Generic[L, W]):
     @property
     def is_clear(self) -> bool:
         """Whether no row is with the worker, nor with one that is dead and not reaped."""
-        return not (self._with_worker or self._unreaped)
+        return not (self._with_worker or self._lost)
 
     def part_with(self, lanes: Collection[Lane]) -> None:
         """Another worker serves some models from here on; nothing of theirs is with this one."""
         self.lanes[:] = [lane for lane in self.lanes if lane not in lanes]
 
     def attach(self, link: Link) -> None:
-        """A worker has become ready."""
+        """A worker has become ready, and takes the place of one that is lost; that one need not be reaped yet."""
         self.link = link
         self._fd = link.fileno()
         self.starts += 1
+        self.health.turn("ready", self._now_ns())
+        for lane in self.lanes:
+            self.open(lane)
+
+    def _now_ns(self) -> int:
+        return self.lanes[0].clock.now_ns() if self.lanes else 0
+
+    def close(self, lane: Lane, retry_ns: int) -> None:
+        """The worker cannot serve a model: it is refused.
+
+        Args:
+            lane: the model.
+            retry_ns: when the worker is tried again; `NEVER_NS` if it is not.
+        """
+        lane.closed_by[self] = retry_ns
+        if lane.closed_code in {ErrorCode.OK, ErrorCode.LOADING}:
+            lane.closed_code = ErrorCode.UNAVAILABLE
+
+    def open(self, lane: Lane) -> None:
+        """The worker can serve a model; if another one that it needs cannot, it stays closed."""
+        lane.closed_by.pop(self, None)
+        if lane.closed_code is ErrorCode.UNAVAILABLE and not lane.closed_by:
+            lane.closed_code = ErrorCode.OK
 
     def _send(self, link: Link, work: W, batch: StageBatch) -> None:
         """Hands rows over; the batch holds them from here on. The caller has seen that the gate is open."""
@@ -165,6 +227,8 @@ class Stage(ABC, Generic[L, W]):
         for first, count in work.ranges:
             slots.hold_for_batch(first, count)
         self._with_worker[batch.seq] = work
+        if len(self._with_worker) == 1:
+            self.watchdog.begins(work.cut_ns)
         try:
             link.send_nowait(batch)
         except WorkerLost as error:
@@ -183,6 +247,28 @@ class Stage(ABC, Generic[L, W]):
             self._complete(self._with_worker.pop(result.seq), result, now_ns)
             if not self._with_worker:
                 return
+            self.watchdog.begins(now_ns)
+
+    def watch(self, now_ns: int) -> None:
+        """Ends a worker that has had its oldest work for too long; called when `watchdog.look_ns` has come."""
+        self.collect(now_ns)
+        link, work = self.link, next(iter(self._with_worker.values()), None)
+        if link is None or work is None:
+            self.watchdog.rest()
+            return
+        longest_ns = limit_ns(_least_ns(work.lane), work.expected_ns)
+        took_ns = self.watchdog.overdue_ns(longest_ns, now_ns)
+        if took_ns:
+            log.error(
+                "worker_hung",
+                model=work.lane.config.name,
+                rows=work.rows,
+                for_s=round(took_ns / 1e9, 3),
+                limit_s=round(longest_ns / 1e9, 3),
+                expected_s=round(work.expected_ns / 1e9, 3),
+            )
+            link.kill(f"it had a batch of {work.lane.config.name} for {took_ns / 1e9:.1f} s")
+            self.lose("the worker did not answer")
 
     def _collect_last(self, link: Link) -> None:
         """Takes what a dead worker had finished: what is then the oldest is what it died of."""
@@ -203,23 +289,28 @@ class Stage(ABC, Generic[L, W]):
             unsent: what it was not given any more.
             is_over: whether the worker takes no further batch off its end.
         """
-        if self.link is not None:
-            self._collect_last(self.link)
-            is_over = is_over and self.link.is_sound
-            if self.on_detach is not None:
-                self.on_detach(self._fd)
-            self.link.close()
-            self.link = None
+        link, self.link = self.link, None
+        if link is None:
+            return
+        self._collect_last(link)
+        is_over = is_over and link.is_sound
+        if self.on_detach is not None:
+            self.on_detach(self._fd)
+        link.close()
         lost, self._with_worker = list(self._with_worker.values()), {}
+        died_of = None
         if lost and lost[0] is not unsent:
-            self._died_of = lost[0]
+            died_of = lost[0]
+        grave = _Lost(link, [], died_of)
+        self._lost.append(grave)
+        self.health.turn("restarting", self._now_ns())
         for work in lost:
             self._give_up(work)
-            if is_over and work is not self._died_of:
+            if is_over and work is not died_of:
                 self._fail_hasty(work, reason)
                 self._put_back(work)
             else:
-                self._unreaped.append(work)
+                grave.work.append(work)
                 self._terminal.fail_ranges(work.lane, work.ranges, ErrorCode.WORKER_LOST, reason)
 
     def _fail_hasty(self, work: W, reason: str) -> None:
@@ -229,23 +320,49 @@ class Stage(ABC, Generic[L, W]):
                 if not self._may_wait(work.lane, slot):
                     self._terminal.fail(work.lane, slot, ErrorCode.WORKER_LOST, reason)
 
-    def reaped(self, *, restarting: bool, killed: bool = False) -> None:
-        """The process has ended: nothing can touch its slots any more.
+    def reaped(
+        self,
+        link: Link | None = None,
+        *,
+        restarting: bool,
+        killed: bool = False,
+        retry_ns: int = NEVER_NS,
+    ) -> None:
+        """A process has ended: nothing can touch its slots any more.
 
         Args:
-            restarting: whether another one is being started. If not, the models are closed for good.
+            link: which worker's it was; None for that of every worker so far.
+            restarting: whether another one is being started, or has taken its place. If not, `fail` follows.
             killed: whether somebody from outside ended it.
+            retry_ns: when the next one is tried.
         """
-        self.lose("the worker process ended", is_over=True)
-        running, self._died_of = self._died_of, None
-        if running is not None:
-            self._died(running, killed=killed)
-        unreaped, self._unreaped = self._unreaped, []
-        for work in unreaped:
-            self._release(work)
-        if restarting:
-            return
+        if link is None or link is self.link:
+            self.lose("the worker process ended", is_over=True)
+        gone = [lost for lost in self._lost if link is None or lost.link is link]
+        self._lost = [lost for lost in self._lost if lost.link is not link] if link is not None else []
+        for lost in gone:
+            if lost.died_of is not None:
+                self._died(lost.died_of, killed=killed)
+            for work in lost.work:
+                self._release(work)
+        if not restarting:
+            self.fail(retry_ns)
+
+    def fail(self, retry_ns: int) -> None:
+        """Its workers die again and again: the models are closed until one is ready, and what waits for it is answered.
+
+        Args:
+            retry_ns: when the next one is tried; `NEVER_NS` if none is.
+        """
+        if self.link is not None:
+            return  # it was tried and is there already: this comes late from one that was hard to end
+        self.health.turn("failed", self._now_ns())
         for lane in self.lanes:
-            lane.closed_code = ErrorCode.WORKER_LOST
+            self.close(lane, retry_ns)
             for slot in self._stranded(lane):
-                self._terminal.fail(lane, slot, ErrorCode.WORKER_LOST, "its worker is gone for good")
+                self._terminal.fail(lane, slot, ErrorCode.UNAVAILABLE, "its worker dies again and again")
+
+
+def _least_ns(lane: Lane) -> int:
+    """The shortest time after which a worker counts as hung."""
+    return int(lane.config.watchdog_s * 1e9)

@@ -26,22 +26,31 @@ FULL_ROWS: Final = BURST_ROWS // 2
 """Texts in a burst from which the time of one tells how long a backlog takes."""
 
 
+NS_PER_BYTE: Final = 1_000
+LEAST_NS: Final = 1_000_000
+"""What texts are expected to take at most, for the watchdog: tokenizers do 2 to 10 MB a second."""
+
+
 class Burst:
     """Texts that are with the tokenizer.
 
     Args:
         lane: their model.
         ranges: their slots, one range a request.
+        nbytes: their length.
+        cut_ns: when they were handed over.
     """
 
-    __slots__ = ("lane", "ranges", "rows", "suspect")
+    __slots__ = ("cut_ns", "expected_ns", "lane", "ranges", "rows", "suspect")
 
-    def __init__(self, lane: TextLane, ranges: list[Range]) -> None:
+    def __init__(self, lane: TextLane, ranges: list[Range], nbytes: int, cut_ns: int) -> None:
         self.lane = lane
         self.ranges = ranges
         self.rows = sum(count for _, count in ranges)
         self.suspect: bytes | None = None
         """What its only request is known by, if that is suspected of killing tokenizers."""
+        self.cut_ns = cut_ns
+        self.expected_ns = float(LEAST_NS + nbytes * NS_PER_BYTE)
 
 
 class Tokenizer(Stage[TextLane, Burst]):
@@ -82,10 +91,10 @@ class Tokenizer(Stage[TextLane, Burst]):
                 return
         ranges = lane.untokenized.take(most_rows)
         self._sequence += 1
-        burst = Burst(lane, ranges)
-        burst.suspect = suspect
         slots = [slot for first, rows in ranges for slot in range(first, first + rows)]
         nbytes, offsets = lane.text_nbytes[slots], lane.text_offsets[slots]
+        burst = Burst(lane, ranges, int(nbytes.sum()), now_ns)
+        burst.suspect = suspect
         lane.under_way[burst] = now_ns
         batch = StageBatch(self.number_of[lane], self._sequence, tuple(ranges), nbytes, offsets)
         self._send(link, burst, batch)

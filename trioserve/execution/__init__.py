@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trioserve.execution._in_process import InProcessStage
     from trioserve.execution._link import StageLink
     from trioserve.execution._messages import ModelReady, WorkerKind
+    from trioserve.execution._ready import ReadyWorker, start_worker
     from trioserve.execution._spec import ReadyInfo, WorkerLoss, WorkerModel, WorkerSpec, WorkerStartError
     from trioserve.execution._supervise import supervise_worker
 
@@ -21,6 +22,7 @@ __all__ = [
     "InProcessStage",
     "ModelReady",
     "ReadyInfo",
+    "ReadyWorker",
     "StageBatch",
     "StageLink",
     "StageResult",
@@ -30,6 +32,7 @@ __all__ = [
     "WorkerModel",
     "WorkerSpec",
     "WorkerStartError",
+    "start_worker",
     "supervise_worker",
 ]
 
@@ -37,6 +40,7 @@ _MODULES = {
     "InProcessStage": "trioserve.execution._in_process",
     "ModelReady": "trioserve.execution._messages",
     "ReadyInfo": "trioserve.execution._spec",
+    "ReadyWorker": "trioserve.execution._ready",
     "StageBatch": "trioserve.execution._descriptors",
     "StageLink": "trioserve.execution._link",
     "StageResult": "trioserve.execution._descriptors",
@@ -46,6 +50,7 @@ _MODULES = {
     "WorkerModel": "trioserve.execution._spec",
     "WorkerSpec": "trioserve.execution._spec",
     "WorkerStartError": "trioserve.execution._spec",
+    "start_worker": "trioserve.execution._ready",
     "supervise_worker": "trioserve.execution._supervise",
 }
 

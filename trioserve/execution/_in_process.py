@@ -89,6 +89,11 @@ class InProcessStage:
         """See `StageLink`. May be called by a backend that runs, as by another thread."""
         self._orders.abandon(seq)
 
+    def kill(self, why: str) -> None:
+        """See `StageLink`."""
+        del why
+        self.die()
+
     def run_next(self) -> None:
         """Run the oldest batch that waits.
 

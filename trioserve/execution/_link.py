@@ -48,7 +48,8 @@ class StageLink:
     """
 
     __slots__ = (
-        "_buffer", "_control", "_epoch", "_in_flight", "_last_seq", "_sock", "_view", "depth", "is_sound", "on_skipped",
+        "_buffer", "_control", "_epoch", "_in_flight", "_kill", "_last_seq", "_sock", "_view", "depth", "is_sound",
+        "on_skipped",
     )  # fmt: skip
 
     depth: int
@@ -62,7 +63,13 @@ class StageLink:
     its result."""
 
     def __init__(
-        self, sock: socket.socket, *, epoch: int, depth: int, control: socket.socket | None = None
+        self,
+        sock: socket.socket,
+        *,
+        epoch: int,
+        depth: int,
+        control: socket.socket | None = None,
+        kill: Callable[[str], None] | None = None,
     ) -> None:
         """Wrap the server's end of a pair.
 
@@ -71,10 +78,12 @@ class StageLink:
             epoch: That of the worker's start.
             depth: Credits, at least 1.
             control: The server's end of the control pair, non-blocking, owned by whoever started the worker.
+            kill: Ends the worker at once, for a reason in words.
         """
         self._sock = sock
         self._control = control
         self.is_sound = True
+        self._kill = kill
         self.on_skipped = None
         self._epoch = epoch
         self.depth = depth
@@ -128,6 +137,15 @@ class StageLink:
         if self._control is not None:
             with suppress(OSError):
                 self._control.send(encode_control(Abandon(seq)))
+
+    def kill(self, why: str) -> None:
+        """End the worker at once, since it does not answer.
+
+        Args:
+            why: In words for the log.
+        """
+        if self._kill is not None:
+            self._kill(why)
 
     def skipped(self, seq: int) -> None:
         """The worker has said that it will not begin a batch."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,6 +54,9 @@ THREAD_VARIABLES: Final = (
 )
 """Libraries read these once, when they are loaded: they must be set before the worker's first import."""
 
+MAX_TITLE: Final = 200
+"""Characters of its models' names that the command line of a worker has."""
+
 HOP_ROUNDS: Final = 16
 """Round trips that the median hop is taken of."""
 
@@ -84,6 +87,14 @@ class WorkerProcess:
 
     on_skipped: Callable[[int], None] | None = None
     """Told which batches the worker will not begin."""
+
+    killed_because: str = ""
+    """Why the server has killed it; empty while it has not."""
+
+    was_stopped: bool = False
+    """Whether somebody else had stopped it by a signal before."""
+
+    _killed: trio.Event = field(default_factory=trio.Event)
 
     async def ready(self, timeout_s: float) -> tuple[ModelReady, ...]:
         """Wait until the worker serves.
@@ -152,18 +163,27 @@ class WorkerProcess:
         if answer != message:
             raise WorkerStartError("the worker ended while it started, or answers what it was not asked")
 
-    async def gone(self) -> str:
-        """Wait until the worker has ended by itself, and reap it.
+    def kill(self, why: str) -> None:
+        """End the worker at once.
 
-        The end of its control stream is not enough: a child that a model has forked may hold that open.
+        Args:
+            why: In words for the log.
+        """
+        if not self.killed_because:
+            self.killed_because = why
+            self.was_stopped = is_stopped(self.process.pid)
+        self.process.kill()
+        self._killed.set()
 
-        Returns:
-            How it ended, in words for the log.
+    async def ending(self) -> None:
+        """Wait until the worker serves no more: it has ended, closed its control end, or been killed by `kill`.
+
+        The end of its control stream is not enough: a child that a model has forked may hold that open. Nor is the end
+        of the process: one that is stuck in the kernel survives its killing.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_after, nursery.cancel_scope, self._control_end)
-            nursery.start_soon(self._cancel_after, nursery.cancel_scope, self.process.wait)
-        return await self.reaped()
+            for wait in (self._control_end, self.process.wait, self._killed.wait):
+                nursery.start_soon(self._cancel_after, nursery.cancel_scope, wait)
 
     async def _cancel_after(self, scope: trio.CancelScope, wait: Callable[[], Awaitable[object]]) -> None:
         await wait()
@@ -247,7 +267,7 @@ async def _spawn(spec: WorkerSpec, epoch: int, ends: tuple[int, int]) -> tuple[b
         message = encode_control(_start_message(spec, epoch))
         process = await trio.lowlevel.open_process(
             # -P: the working directory is not searched for modules; the start message says where to look.
-            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends)],
+            [sys.executable, "-P", "-m", "trioserve.execution.worker", *map(str, ends), title_of(spec)],
             pass_fds=[*ends, *(model.arena.fd for model in spec.models)],
             env=worker_environment(spec),
             stdin=subprocess.DEVNULL,
@@ -255,6 +275,12 @@ async def _spawn(spec: WorkerSpec, epoch: int, ends: tuple[int, int]) -> tuple[b
     except (OSError, ValueError) as error:
         raise WorkerStartError(f"no worker process: {error}") from error
     return message, process
+
+
+def title_of(spec: WorkerSpec) -> str:
+    """What a process list shows of a worker: `executor:first,second`."""
+    names = ",".join([model.config.name for model in spec.models])
+    return f"{spec.kind}:{names}" if len(names) <= MAX_TITLE else f"{spec.kind}:{names[:MAX_TITLE]}..."
 
 
 def worker_environment(spec: WorkerSpec) -> dict[str, str]:
@@ -278,6 +304,16 @@ def _start_message(spec: WorkerSpec, epoch: int) -> Start:
         ModelStart(model.config, model.layout, model.arena.fd, model.arena.nbytes) for model in spec.models
     ]
     return Start(epoch, spec.kind, list(sys.path), models)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still because of SIGSTOP or the like, or of a debugger."""
+    try:
+        # The name, in parentheses, may have any characters in it.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in {"T", "t"}
 
 
 def _ending(returncode: int) -> str:

@@ -28,6 +28,10 @@ BISECT_LIMIT_NS: Final = 2_000_000_000
 """Longest that a failed batch is taken apart. Rows not settled by then all get its error: other batches wait
 behind it."""
 
+BISECT_RUNS: Final = 4
+"""That may also not take longer than half of the least that the watchdog waits, or than the batch took so many times:
+then the watchdog, which allows ten times, does not take it for hung."""
+
 _UNKNOWN_COSTS: Final = Costs(call_ns=float("inf"), copy_ns_per_byte=0.0)
 
 Failure = tuple[int, int, str]
@@ -74,6 +78,7 @@ class ModelRunner:
         self.costs = _UNKNOWN_COSTS
         self.staging = Staging(slab, config.batching.max_rows)
         self._name = config.name
+        self._watchdog_ns = int(config.watchdog_s * 1e9)
         self._layout = config.batching.layout
         self._backend = backend
         self._clock = clock
@@ -171,7 +176,9 @@ class ModelRunner:
             return []
         # The whole story goes to the log; what a client is told is the kind of error and no more.
         report(f"model {self._name!r} raised on a batch of {piece.rows} rows", error)
-        return self._bisect(piece, 0, piece.rows, error, self._clock() + BISECT_LIMIT_NS)
+        now_ns = self._clock()
+        longest_ns = max(self._watchdog_ns // 2, BISECT_RUNS * (now_ns - self._input_ns))
+        return self._bisect(piece, 0, piece.rows, error, now_ns + min(BISECT_LIMIT_NS, longest_ns))
 
     def _bisect(
         self, piece: _Piece, start: int, stop: int, error: BaseException, limit_ns: int

@@ -48,13 +48,20 @@ class WorkerSpec:
     """How long a worker may take to finish what it holds when told to stop, seconds; then it is killed."""
 
     max_restarts: int = 1
-    """Deaths within `restart_window_s` after which a worker is started again; after one more it stays down."""
+    """Deaths within `restart_window_s` after which a worker is started again; after one more its models are closed, and
+    it is only tried now and then."""
 
     restart_window_s: float = 60.0
     """Time after which a death is forgotten, seconds."""
 
     restart_backoff_s: float = 0.1
-    """Pause before a restart, seconds; doubled with each death that is not forgotten, up to 10 s."""
+    """Longest pause before a restart, seconds; doubled with each death that is not forgotten, up to 10 s."""
+
+    retry_failed_s: float = 30.0
+    """Longest pause between two trials of a worker that dies again and again, seconds."""
+
+    spare: int = 0
+    """1: a second worker is kept ready, which takes over when the first is lost."""
 
 
 class ReadyInfo(NamedTuple):
@@ -86,10 +93,13 @@ class WorkerLoss(NamedTuple):
     """Number of its start."""
 
     restarting: bool
-    """Whether it is started again; otherwise the worker stays down."""
+    """Whether it is replaced; otherwise its models are closed until a trial succeeds."""
 
     killed: bool = False
-    """Whether it was killed by SIGKILL, which comes from outside: an operator, or a system without memory."""
+    """Whether it was killed by SIGKILL, or stopped, from outside: by an operator, or a system without memory."""
+
+    again_s: float = 0.0
+    """Time until the next start, seconds, unless a spare takes over."""
 
 
 class WorkerStartError(Exception):

@@ -1,31 +1,31 @@
-"""Keeping one worker alive: started, handed over, missed when it dies, started again, stopped with grace."""
+"""Keeping one worker alive: started, handed over, missed when it dies, replaced, stopped with grace."""
 
 from __future__ import annotations
 
-import signal
-from collections import deque
+import random
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
-from trioserve.execution._costs import choose_depth
-from trioserve.execution._link import StageLink
-from trioserve.execution._process import REAP_LIMIT_S, start_process
+from trioserve.execution._process import REAP_LIMIT_S
+from trioserve.execution._ready import ReadyWorker, start_worker
+from trioserve.execution._restarts import Pause, Restarts
+from trioserve.execution._spare import Spare
 from trioserve.execution._spec import ReadyInfo, WorkerLoss, WorkerStartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trioserve.execution._messages import ModelReady
-    from trioserve.execution._process import WorkerProcess
+    from trioserve.execution._link import StageLink
     from trioserve.execution._spec import WorkerSpec
 
 logger = structlog.get_logger(__name__)
 
-MAX_BACKOFF_S: Final = 10.0
-"""Longest that the pause before a restart grows to, seconds."""
+
+def _no_spare(_pid: int) -> None:
+    """Nobody wants to know."""
 
 
 async def supervise_worker(
@@ -33,15 +33,19 @@ async def supervise_worker(
     *,
     on_ready: Callable[[StageLink, ReadyInfo], None],
     on_lost: Callable[[WorkerLoss], None],
+    on_spare: Callable[[int], None] = _no_spare,
     task_status: trio.TaskStatus[ReadyInfo] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a worker until cancelled. For `nursery.start`, which returns when the worker serves for the first time.
 
     Args:
         spec: The worker.
-        on_ready: Called with a link of its own for each start. Who receives the link closes it.
+        on_ready: Called with a link of its own for each start. Who receives the link closes it. A spare takes over
+            before `on_lost` is called for its predecessor.
         on_lost: Called when a worker that had been ready is gone and reaped: what was in flight on its link comes
-            back no more, and its slots can be used again. The link itself reports the end earlier, as WorkerLost.
+            back no more, and its slots can be used again. The link itself reports the end earlier, as WorkerLost. Also
+            called when a start fails.
+        on_spare: Called with the process id of a spare that has become ready, and with 0 when there is none any more.
         task_status: Started with what the first worker turned out to be.
 
     Raises:
@@ -50,79 +54,90 @@ async def supervise_worker(
     Cancellation:
         The worker finishes what it holds, at most `spec.grace_s`, and is then killed; it is reaped when this returns.
     """
+    epochs = count(1)
+    first = await start_worker(spec, next(epochs))
+    spare = Spare(spec, epochs, on_spare)
+    supervisor = _Supervisor(spec, epochs, spare, on_ready, on_lost)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spare.keep)
+        await supervisor.run(first, nursery, task_status)
 
-    def announce(link: StageLink, info: ReadyInfo) -> None:
-        on_ready(link, info)
-        if info.epoch == 1:
-            task_status.started(info)
 
-    deaths_s: deque[float] = deque()
-    for epoch in count(1):
-        killed = False
-        try:
-            reason, killed = await _run_once(spec, epoch, announce)
-        except WorkerStartError as error:
-            if epoch == 1:
+class _Supervisor:
+    """Replaces one worker by the next."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        epochs: count[int],
+        spare: Spare,
+        on_ready: Callable[[StageLink, ReadyInfo], None],
+        on_lost: Callable[[WorkerLoss], None],
+    ) -> None:
+        self._spec: Final = spec
+        self._epochs: Final = epochs
+        self._spare: Final = spare
+        self._on_ready: Final = on_ready
+        self._on_lost: Final = on_lost
+        self._restarts: Final = Restarts(spec, random.random)
+
+    async def run(
+        self, worker: ReadyWorker, nursery: trio.Nursery, task_status: trio.TaskStatus[ReadyInfo]
+    ) -> None:
+        """Hand a worker over, and after its end another one, and so on."""
+        while True:  # noqa: ASYNC913 - waits for the end of a worker
+            try:
+                self._on_ready(worker.link, worker.info)
+                if worker.info.epoch == 1:
+                    task_status.started(worker.info)
+                self._restarts.ready(trio.current_time())
+                if self._spec.spare and not self._restarts.is_broken:
+                    self._spare.want()
+                await worker.ending()
+            except BaseException:
+                await worker.stop(self._spec.grace_s)  # noqa: ASYNC102 - is shielded, and bounded
                 raise
-            reason = str(error)
-        now_s = trio.current_time()
-        while deaths_s and now_s - deaths_s[0] >= spec.restart_window_s:
-            deaths_s.popleft()
-        deaths_s.append(now_s)
-        restarting = len(deaths_s) <= spec.max_restarts
-        logger.error("worker_lost", kind=spec.kind, epoch=epoch, reason=reason, restarting=restarting)
-        on_lost(WorkerLoss(reason, epoch, restarting, killed))
-        if not restarting:
-            await trio.sleep_forever()
-        await trio.sleep(backoff_s(spec, len(deaths_s)))
+            pause = self._restarts.died(trio.current_time())
+            buried = trio.Event()
+            nursery.start_soon(self._bury, worker, pause, buried)
+            successor = None if pause.is_broken else self._spare.take_nowait()
+            if successor is None:
+                # One that is stuck in the kernel does not keep its stage closed; its slots it does.
+                with trio.move_on_after(REAP_LIMIT_S):
+                    await buried.wait()
+                successor = await self._next(pause)
+            worker = successor
 
+    async def _bury(self, worker: ReadyWorker, pause: Pause, buried: trio.Event) -> None:
+        """Reap a worker that serves no more."""
+        try:
+            ending = await worker.reaped()
+        finally:
+            await worker.stop(0)  # noqa: ASYNC102 - is shielded, and bounded
+        self._lost(ending.reason, worker.info.epoch, pause, killed=ending.killed)
+        buried.set()
 
-def backoff_s(spec: WorkerSpec, deaths: int) -> float:
-    """Pause before the restart after so many deaths, seconds."""
-    first_s = spec.restart_backoff_s
-    return min(first_s * 2.0 ** min(deaths - 1, 32), max(first_s, MAX_BACKOFF_S))
-
-
-async def _run_once(
-    spec: WorkerSpec, epoch: int, on_ready: Callable[[StageLink, ReadyInfo], None]
-) -> tuple[str, bool]:
-    """Start a worker, hand it over, and wait for its end.
-
-    Returns:
-        How it ended, and whether that was by SIGKILL.
-
-    Raises:
-        WorkerStartError: It did not become ready.
-    """
-    worker = await start_process(spec, epoch)
-    try:
-        info = await _ready_info(spec, worker)
-    except BaseException:
-        worker.data.close()
-        with trio.move_on_after(REAP_LIMIT_S, shield=True):
-            await worker.stop(0)
-        raise
-    try:
-        logger.info(
-            "worker_ready", kind=spec.kind, pid=info.pid, epoch=epoch, hop_ns=info.hop_ns, depth=info.depth
+    def _lost(self, reason: str, epoch: int, pause: Pause, *, killed: bool = False) -> None:
+        restarting = not pause.is_broken
+        logger.error(
+            "worker_lost",
+            kind=self._spec.kind,
+            epoch=epoch,
+            reason=reason,
+            restarting=restarting,
+            again_s=round(pause.seconds, 3),
         )
-        link = StageLink(worker.data, epoch=epoch, depth=info.depth, control=worker.orders)
-        worker.on_skipped = link.skipped
-        on_ready(link, info)
-        reason = await worker.gone()
-        return reason, worker.process.returncode == -signal.SIGKILL
-    finally:
-        with trio.move_on_after(spec.grace_s + REAP_LIMIT_S, shield=True):
-            await worker.stop(spec.grace_s)
+        self._on_lost(WorkerLoss(reason, epoch, restarting, killed, pause.seconds))
 
-
-async def _ready_info(spec: WorkerSpec, worker: WorkerProcess) -> ReadyInfo:
-    models = await worker.ready(spec.start_timeout_s)
-    hop_ns = await worker.measure_hop()
-    depth = spec.depth or choose_depth(hop_ns, _service_ns(models))
-    return ReadyInfo(worker.epoch, worker.process.pid, hop_ns, depth, models)
-
-
-def _service_ns(models: tuple[ModelReady, ...]) -> int:
-    """Service time of a full batch of the fastest model, 0 if unknown: the hop weighs most against that one."""
-    return min((model.warmup_ns[max(model.warmup_ns)] for model in models if model.warmup_ns), default=0)
+    async def _next(self, pause: Pause) -> ReadyWorker:
+        """The next worker: the spare, or one that is started after a pause."""
+        while True:
+            if not pause.is_broken and (spare := await self._spare.take()):
+                return spare
+            await trio.sleep(pause.seconds)
+            epoch = next(self._epochs)
+            try:
+                return await self._spare.take() or await start_worker(self._spec, epoch)
+            except WorkerStartError as error:
+                pause = self._restarts.died(trio.current_time())
+                self._lost(str(error), epoch, pause)

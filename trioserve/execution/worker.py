@@ -1,4 +1,4 @@
-"""The worker process: `python -m trioserve.execution.worker CONTROL_FD DATA_FD`, started by the supervisor only.
+"""The worker process: `python -m trioserve.execution.worker CONTROL_FD DATA_FD TITLE`, started by the supervisor only.
 
 There is no event loop here. A CPU has one batch to run at a time, so the main thread blocks in `recv` on the data
 pair and then in the model; a second thread watches the control pair. That keeps the start under a third of a
@@ -83,6 +83,7 @@ def main() -> int:
     # Both reach the whole process group. The server decides when its workers end, after they have drained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _name_process(sys.argv[3].partition(":")[0])
     control, data = (_own_socket(int(number)) for number in sys.argv[1:3])
     first = control.recv(MAX_CONTROL_NBYTES + 1)
     if not first:
@@ -114,6 +115,12 @@ def main() -> int:
     for model in loaded:
         model.runner.close()
     return 0
+
+
+def _name_process(kind: str) -> None:
+    """What `top` and `ps -e` call this process; its command line says more."""
+    with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:  # noqa: PTH123  quicker here
+        file.write(f"ts-{kind}")
 
 
 def _own_socket(fd: int) -> socket.socket:

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from ._logging import configure_logging
+from ._processes import resident_nbytes
 from ._traffic import ARRIVAL, TrafficError, TrafficRecord, TrafficRecorder
 
-__all__ = ["ARRIVAL", "TrafficRecord", "TrafficError", "TrafficRecorder", "configure_logging"]
+__all__ = [
+    "ARRIVAL",
+    "TrafficRecord",
+    "TrafficError",
+    "TrafficRecorder",
+    "configure_logging",
+    "resident_nbytes",
+]

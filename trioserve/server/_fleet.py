@@ -115,6 +115,8 @@ class Fleet:
             restart_backoff_s=workers.restart_backoff_s,
             max_restarts=workers.max_restarts,
             restart_window_s=workers.restart_window_s,
+            retry_failed_s=workers.retry_failed_s,
+            spare=workers.spare if kind == "executor" else 0,
         )
 
     # ---------------------------------------------------------------- a change
@@ -272,6 +274,7 @@ class Fleet:
             self._learning.adopt(lane, seat.learnt)
         else:
             lane.config = config
+            lane.closed_by.clear()
             if self._learning.adopt(lane, seat.learnt):
                 lane.service = ServiceModel({})
                 self._engine.trust_inputs(lane)

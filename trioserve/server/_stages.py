@@ -11,7 +11,7 @@ from trioserve.backends import LoadError
 from trioserve.batching import policy_named
 from trioserve.engine import Executor
 from trioserve.execution import supervise_worker
-from trioserve_protocol import ErrorCode
+from trioserve.request import NEVER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -67,6 +67,10 @@ class StageKeeper:
         self._scope: Final = trio.CancelScope()
         self._ended: Final = trio.Event()
         self._waiting: _Waiting | None = None
+        self._links: Final[dict[int, StageLink]] = {}
+        """By epoch: of the workers that are not reaped yet."""
+        self._kind = ""
+        self._spare_pid = 0
         self.lost = ""
         """How a worker ended that was ready and had no stage yet; empty if it did not."""
         if stage is not None:
@@ -81,6 +85,8 @@ class StageKeeper:
 
     def _take(self, stage: Executor | Tokenizer) -> None:
         self._stage = stage
+        self._clock = stage.lanes[0].clock
+        stage.health.kind, stage.health.spare_pid = self._kind, self._spare_pid
         stage.on_detach = self._group.unwatch_stage
 
     async def start(self, nursery: trio.Nursery, spec: WorkerSpec) -> ReadyInfo:
@@ -97,6 +103,9 @@ class StageKeeper:
 
         Cancellation: the worker is ended.
         """
+        self._kind = spec.kind
+        if self._stage is not None:
+            self._stage.health.kind = spec.kind
 
         async def supervise(  # noqa: ASYNC128 - `supervise_worker` reports the start
             *, task_status: trio.TaskStatus[ReadyInfo]
@@ -104,7 +113,11 @@ class StageKeeper:
             try:
                 with self._scope:
                     await supervise_worker(
-                        spec, on_ready=self._on_ready, on_lost=self._on_lost, task_status=task_status
+                        spec,
+                        on_ready=self._on_ready,
+                        on_lost=self._on_lost,
+                        on_spare=self._on_spare,
+                        task_status=task_status,
                     )
             finally:
                 self._end()
@@ -147,10 +160,14 @@ class StageKeeper:
         self._attach(link, info, fresh)
 
     def _on_ready(self, link: StageLink, info: ReadyInfo) -> None:
-        if self._stage is not None:
-            self._attach(link, info, self._stage.lanes)
-        else:
+        self._links[info.epoch] = link
+        if self._stage is None:
             self._waiting = _Waiting(link, info)
+            return
+        # Nobody may have noticed yet that the last one is gone, or it has closed only one of its ends.
+        self._stage.collect(self._clock.now_ns())
+        self._stage.lose("the worker process ended")
+        self._attach(link, info, self._stage.lanes)
 
     def _attach(self, link: StageLink, info: ReadyInfo, seeded: Collection[Lane]) -> None:
         stage = self.stage
@@ -164,10 +181,11 @@ class StageKeeper:
                 name = lane.config.batching.named_policy
                 lane.scheduler.use(policy_named(name, lane.default_deadline_ns, lead_ns))
         stage.attach(link)
+        stage.health.pid = info.pid
         for lane, model in served:
             if model.error:
                 log.error("model_not_loaded", model=model.name, epoch=info.epoch, reason=model.error)
-                lane.closed_code = ErrorCode.UNAVAILABLE
+                stage.close(lane, NEVER_NS)
         if isinstance(stage, Executor):
             link.on_skipped = self._on_skipped
         collect = self._collect if isinstance(stage, Executor) else stage.collect
@@ -184,6 +202,7 @@ class StageKeeper:
             self._group.settle()
 
     def _on_lost(self, loss: WorkerLoss) -> None:
+        link = self._links.pop(loss.epoch, None)
         if self._stage is None:
             self.lost = loss.reason
             if self._waiting is not None:
@@ -191,8 +210,20 @@ class StageKeeper:
                 self._waiting = None
             self._scope.cancel()  # nobody waits for its next start
             return
-        self._stage.reaped(restarting=loss.restarting, killed=loss.killed)
+        stage, health = self._stage, self._stage.health
+        retry_ns = self._clock.now_ns() + int(loss.again_s * 1e9)
+        health.deaths += 1
+        health.last_death, health.retry_ns = loss.reason, retry_ns
+        if link is not None:
+            stage.reaped(link, restarting=loss.restarting, killed=loss.killed, retry_ns=retry_ns)
+        elif not loss.restarting:
+            stage.fail(retry_ns)
         self._group.settle()
+
+    def _on_spare(self, pid: int) -> None:
+        self._spare_pid = pid
+        if self._stage is not None:
+            self._stage.health.spare_pid = pid
 
 
 def faults_of(info: ReadyInfo) -> list[str]:

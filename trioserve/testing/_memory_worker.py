@@ -96,6 +96,11 @@ class MemoryWorker:
             tensor[rows] = values
         return StageResult(batch.model, batch.seq, 0, "", start_ns, start_ns, end_ns, end_ns, 0, 0)
 
+    def kill(self, why: str) -> None:
+        """See `StageLink.kill`."""
+        del why
+        self.die()
+
     def die(self) -> None:
         """Ends as a killed process does: what is in flight never comes back."""
         self._dead = True

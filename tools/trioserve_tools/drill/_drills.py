@@ -198,6 +198,22 @@ DRILLS: Final = (
         _kills.executor_kill,
     ),
     Drill(
+        "spare-kill",
+        "kill -9 of an executor that has a spare, at 5,000 requests a second",
+        "retryable errors at once, no wrong or second answer, the spare takes over",
+        50,
+        1,
+        _kills.spare_kill,
+    ),
+    Drill(
+        "executor-hang",
+        "SIGSTOP of the executor at 5,000 requests a second",
+        "the watchdog ends it: retryable errors, no wrong or second answer, a new executor",
+        50,
+        1,
+        _kills.executor_hang,
+    ),
+    Drill(
         "sigterm",
         "SIGTERM at 5,000 requests a second",
         "what was taken is answered, the rest is handed back; status 0",

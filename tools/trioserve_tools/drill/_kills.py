@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -15,14 +18,15 @@ import numpy.typing as npt
 import trio
 
 from trioserve_protocol import ErrorCode
-from trioserve_tools.process_figures import descendants, is_alive
+from trioserve_tools.process_figures import descendants, is_alive, open_fds
 from trioserve_tools.server_process import ServerProcess, server_process
 
-from ._drill import SERVED, Field, Finding, none_of
+from ._drill import SERVED, Field, Finding, none_of, options
 from ._ledger import Ledger
-from ._observe import fds_of, leaks
+from ._observe import POLL_S, leaks
 from ._traffic import LINKS, traffic
 from ._until import until
+from ._wire import wire
 
 RATE: Final = 5_000.0
 CAPACITY: Final = 200_000
@@ -39,9 +43,35 @@ ANSWER_S: Final = 5.0
 """Longest that is waited for the last replies; more than any deadline on the wire."""
 
 ORPHAN_S: Final = 5.0
+SHARED: Final = Path("/dev/shm")  # noqa: S108  nothing is written there: that is what is looked at
 
 
-# ---------------------------------------------------------------- kill -9 of the executor
+START_S: Final = 30.0
+"""Longest that is waited for a spare."""
+
+
+# ---------------------------------------------------------------- kill -9 and SIGSTOP of the executor
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """What is done to an executor, and how soon that must be over."""
+
+    signal: signal.Signals
+    settings: Sequence[str] = ()
+    """`KEY=VALUE` of the server's configuration."""
+
+    error_ms: float = 100
+    """Longest until those are answered that cannot be served, milliseconds."""
+
+    first_ok_s: float = 1
+    """Longest until a request that is sent afterwards is served, seconds."""
+
+
+KILL: Final = Blow(signal.SIGKILL)
+KILL_WITH_SPARE: Final = Blow(signal.SIGKILL, ("workers.spare=1",), first_ok_s=0.1)
+HANG: Final = Blow(signal.SIGSTOP, error_ms=1_100, first_ok_s=2.1)
+"""The watchdog waits a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +97,24 @@ class Kill:
 
 async def executor_kill(field: Field) -> list[Finding]:
     """Fresh servers under load, whose executor is killed."""
+    return await _strike_all(field, KILL)
+
+
+async def spare_kill(field: Field) -> list[Finding]:
+    """The same with a second executor that is ready to take over."""
+    return await _strike_all(field, KILL_WITH_SPARE)
+
+
+async def executor_hang(field: Field) -> list[Finding]:
+    """Fresh servers under load, whose executor is stopped and never continued."""
+    return await _strike_all(field, HANG)
+
+
+async def _strike_all(field: Field, blow: Blow) -> list[Finding]:
     rng = field.rng()
     kills = []
     for number in range(field.count):
-        kills.append(await _kill_executor(rng))
+        kills.append(await _strike_executor(rng, blow))
         field.progress(
             f"kill {number + 1} of {field.count}: first OK after {kills[-1].first_ok_s:.2f} s, "
             f"{kills[-1].ledger.statuses()}"
@@ -82,8 +126,8 @@ async def executor_kill(field: Field) -> list[Finding]:
         none_of("wrong payload", sum(kill.ledger.wrong for kill in kills)),
         none_of("error of another kind", sum(kill.untyped for kill in kills)),
         none_of("leaked", sum(kill.leaked for kill in kills)),
-        field.timing("error p99", float(np.quantile([0, *latencies_ms], 0.99)), 100, "ms"),
-        field.timing("first OK, slowest", max(kill.first_ok_s for kill in kills), 1, "s"),
+        field.timing("error p99", float(np.quantile([0, *latencies_ms], 0.99)), blow.error_ms, "ms"),
+        field.timing("first OK, slowest", max(kill.first_ok_s for kill in kills), blow.first_ok_s, "s"),
         Finding("kills", len(kills)),
         Finding("requests", sum(kill.ledger.issued.stop - 1 for kill in kills)),
         Finding("told to try again", sum(len(kill.error_latencies_ms) for kill in kills)),
@@ -91,13 +135,12 @@ async def executor_kill(field: Field) -> list[Finding]:
     ]
 
 
-async def _kill_executor(rng: random.Random) -> Kill:
-    async with server_process(SERVED) as server:
-        fds = await fds_of(server)
-        (executor,) = descendants(server.pid)
+async def _strike_executor(rng: random.Random, blow: Blow) -> Kill:
+    async with server_process(SERVED, *options(*blow.settings)) as server:
+        executor, fds = await _executor_of(server, spare=bool(blow.settings))
         async with traffic(server.port, RATE, rng, CAPACITY) as load:
             await trio.sleep(rng.uniform(*BEFORE_S))
-            os.kill(executor, signal.SIGKILL)
+            os.kill(executor, blow.signal)
             killed_ns = time.monotonic_ns()
             first_ok_s = await _first_ok_s(load.ledger, killed_ns)
             await trio.sleep(AFTERWARDS_S)
@@ -105,6 +148,20 @@ async def _kill_executor(rng: random.Random) -> Kill:
         leaked = await leaks(server, fds)
         await server.end()
     return _judged(load.ledger, killed_ns, first_ok_s, leaked)
+
+
+async def _executor_of(server: ServerProcess, *, spare: bool) -> tuple[int, int]:
+    """The process id of the executor, once its spare is ready too if it has one; and the open descriptors of the front.
+
+    The descriptors are counted while one connection is open, as `leaks` does.
+    """
+    async with wire(server.port) as asking:
+        with trio.fail_after(START_S):
+            while True:
+                (executor,) = (await asking.admin("statistics"))["workers"]
+                if executor["spare_pid"] or not spare:
+                    return int(executor["pid"]), open_fds(server.pid)
+                await trio.sleep(POLL_S)
 
 
 async def _first_ok_s(ledger: Ledger, killed_ns: int) -> float:
@@ -191,9 +248,11 @@ async def _stop_under_load(
 async def front_kill(field: Field) -> list[Finding]:
     """Fresh servers under load whose front process is killed: the workers must not stay behind."""
     rng = field.rng()
-    orphans, slowest_s = 0, 0.0
+    orphans = left = 0
+    slowest_s = 0.0
     for _ in range(field.count):
-        async with server_process(SERVED) as server, traffic(server.port, RATE, rng, CAPACITY):
+        shared = _files_in(SHARED)
+        async with _server_with_folder() as (server, folder), traffic(server.port, RATE, rng, CAPACITY):
             await trio.sleep(rng.uniform(*BEFORE_S))
             workers = descendants(server.pid)
             server.process.kill()
@@ -201,8 +260,22 @@ async def front_kill(field: Field) -> list[Finding]:
             await until(lambda: not any(map(is_alive, workers)), within_s=ORPHAN_S)  # noqa: B023  ends here
             orphans += sum(map(is_alive, workers))
             slowest_s = max(slowest_s, trio.current_time() - killed_s)
+            left += len(_files_in(folder)) + len(_files_in(SHARED) - shared)
     return [
         none_of("orphans", orphans),
+        none_of("files left behind", left),
         field.timing("last worker gone, slowest", slowest_s, 1, "s"),
         Finding("kills", field.count),
     ]
+
+
+def _files_in(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+@asynccontextmanager
+async def _server_with_folder() -> AsyncIterator[tuple[ServerProcess, Path]]:
+    """A server, and the folder that it has for temporary files."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with server_process(SERVED, temporary=folder) as server:
+            yield server, Path(folder)

@@ -13,6 +13,7 @@ class Slow(trioserve.Model):
     inputs = {"x": trioserve.Tensor("f4", [-1, 1])}
     outputs = {"y": trioserve.Tensor("f4", [-1, 1])}
     max_batch_rows = 32
+    watchdog_s = 60
 
     def infer(self, x: np.ndarray) -> np.ndarray:
         """Computes a batch."""
