@@ -36,8 +36,9 @@ def minilm_padded_repository(wheel_cache: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What servers learn of models in a test run is nobody else's, and the other way round."""
+    """What servers learn of models in a test run, and their sockets, are nobody else's, and the other way round."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
 
 
 VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trioserve.config import load_server_config
+from trioserve.transport import TokenFile
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = ROOT / "docs" / "snippets"
@@ -216,6 +217,23 @@ def test_the_quotas_are_a_configuration() -> None:
     config = load_server_config(SNIPPETS / "quotas.toml")
     assert config.quota.burst == 50
     assert sorted(config.tenants) == ["checkout", "reports"]
+
+
+def test_a_token_is_made(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    script = (SNIPPETS / "make_token.sh").read_text(encoding="utf-8")
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, timeout=RUN_S, check=True)
+    secret = (tmp_path / "web.token").read_bytes().strip()
+    found = TokenFile(str(tmp_path / "tokens.txt"), 0).find(secret, 0)
+    assert found is not None
+    assert found.name == "web"
+
+
+def test_the_secured_server_is_a_configuration(tmp_path: Path) -> None:
+    shutil.copy(SNIPPETS / "secure.toml", tmp_path)
+    config = load_server_config(tmp_path / "secure.toml")
+    assert config.auth.tokens == str(tmp_path / "tokens.txt")
 
 
 def test_the_readme_s_server(tmp_path: Path) -> None:

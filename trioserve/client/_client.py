@@ -38,13 +38,19 @@ _FILLS_PER_WAKE = 8
 
 
 def connect(
-    url: str, *, tenant: str | None = None, retry: RetryPolicy | None = None, limits: Limits | None = None
+    url: str,
+    *,
+    tenant: str | None = None,
+    token: str | None = None,
+    retry: RetryPolicy | None = None,
+    limits: Limits | None = None,
 ) -> Client:
     """Return a client that connects when it is entered.
 
     Args:
         url: `tcp://host:port` or `unix:///path`.
         tenant: Whom requests are counted for, unless a call says otherwise.
+        token: What the server knows the client by, if it asks for that.
         retry: What to do about errors that the server calls retryable; None: the defaults of `RetryPolicy`.
         limits: What is accepted from the server; None: the protocol's defaults.
 
@@ -58,7 +64,7 @@ def connect(
                 y = await client.infer("scale", x)
         ```
     """
-    return Client(url, tenant=tenant, retry=retry, limits=limits)
+    return Client(url, tenant=tenant, token=token, retry=retry, limits=limits)
 
 
 class Client:
@@ -82,11 +88,12 @@ class Client:
         url: str,
         *,
         tenant: str | None = None,
+        token: str | None = None,
         retry: RetryPolicy | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Make a client that is not connected; arguments as in `connect`."""
-        self._core = Core(url, tenant=tenant, retry=retry, limits=limits)
+        self._core = Core(url, tenant=tenant, token=token, retry=retry, limits=limits)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._connecting = anyio.Lock()
         self._links: dict[Link, anyio.abc.TaskGroup] = {}

@@ -10,6 +10,9 @@ from ._failures import ConnectFailed
 from ._retry import Reconnector, RetryBudget, RetryPolicy
 from ._session import Session
 
+MAX_TOKEN_NBYTES = 4096
+"""What AUTH may hold."""
+
 
 class Core:
     """A server's address, what is known about it, and how patient the client is.
@@ -22,14 +25,21 @@ class Core:
     """
 
     def __init__(
-        self, url: str, *, tenant: str | None, retry: RetryPolicy | None, limits: Limits | None
+        self,
+        url: str,
+        *,
+        tenant: str | None,
+        token: str | None,
+        retry: RetryPolicy | None,
+        limits: Limits | None,
     ) -> None:
-        """Read the settings that both clients take; raises ValueError for a bad URL."""
+        """Read the settings that both clients take; raises ValueError for a bad URL or token."""
         self.address: Address = parse_url(url)
         self.policy = RetryPolicy() if retry is None else retry
         self.budget = RetryBudget(self.policy)
         self.reconnector = Reconnector(self.policy)
         self._tenant = tenant
+        self._token = None if token is None else _token_bytes(token)
         self._limits = DEFAULT_LIMITS if limits is None else limits
         self._signatures: dict[ModelKey, Signature] = {}
 
@@ -39,7 +49,7 @@ class Core:
 
     def session(self) -> Session:
         """Return the conversation for a new connection."""
-        return Session(self._signatures, self._limits)
+        return Session(self._signatures, self._limits, self._token)
 
     def connect_failed(self, error: OSError | None, now_s: float) -> ConnectFailed:
         """Count an attempt to connect that failed (None: it took too long); returns the error for the callers."""
@@ -52,3 +62,11 @@ class Core:
         failure.__cause__ = error
         self.reconnector.failed(failure, now_s)
         return failure
+
+
+def _token_bytes(token: str) -> bytes:
+    """Return a token as it is sent. The message of a refusal does not show it."""
+    data = token.encode()
+    if not 0 < len(data) <= MAX_TOKEN_NBYTES:
+        raise ValueError(f"token: expected 1 to {MAX_TOKEN_NBYTES:,} bytes, got {len(data):,}")
+    return data

@@ -44,6 +44,7 @@ def connect(
     url: str,
     *,
     tenant: str | None = None,
+    token: str | None = None,
     retry: RetryPolicy | None = None,
     limits: Limits | None = None,
     timeout_s: float | None = None,
@@ -53,6 +54,7 @@ def connect(
     Args:
         url: `tcp://host:port` or `unix:///path`.
         tenant: Whom requests are counted for, unless a call says otherwise.
+        token: What the server knows the client by, if it asks for that.
         retry: What to do about errors that the server calls retryable; None: the defaults of `RetryPolicy`.
         limits: What is accepted from the server; None: the protocol's defaults.
         timeout_s: How long a call may take that does not say so itself, in seconds; None: no bound of the client's
@@ -62,7 +64,7 @@ def connect(
         ValueError: the URL cannot be read.
         Unavailable: the server cannot be reached.
     """
-    return SyncClient(url, tenant=tenant, retry=retry, limits=limits, timeout_s=timeout_s)
+    return SyncClient(url, tenant=tenant, token=token, retry=retry, limits=limits, timeout_s=timeout_s)
 
 
 class SyncClient:
@@ -77,12 +79,13 @@ class SyncClient:
         url: str,
         *,
         tenant: str | None = None,
+        token: str | None = None,
         retry: RetryPolicy | None = None,
         limits: Limits | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Connect; arguments as in `connect`."""
-        self._core = Core(url, tenant=tenant, retry=retry, limits=limits)
+        self._core = Core(url, tenant=tenant, token=token, retry=retry, limits=limits)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._connecting = threading.Lock()

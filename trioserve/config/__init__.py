@@ -11,10 +11,13 @@ from trioserve.config._repository import (
     repository_problems,
 )
 from trioserve.config._rules import config_problems, model_problems
+from trioserve.config._security import AdminConfig, AuthConfig
 from trioserve.config._server import QuotaConfig, ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
 __all__ = [
+    "AdminConfig",
+    "AuthConfig",
     "BatchingConfig",
     "ConfigError",
     "ModelConfig",

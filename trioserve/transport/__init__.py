@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from ._entrance import Access, AdminLevel, Entrance
 from ._group import ConnectionGroup
 from ._listen import Listener, listen_tcp, listen_unix
 from ._poller import GONE, READABLE, WRITABLE, Poller
+from ._reloaded import BadFile
+from ._tokens import TokenFile, read_tokens
 
 __all__ = [
     "GONE",
     "READABLE",
     "WRITABLE",
+    "Access",
+    "AdminLevel",
+    "BadFile",
     "ConnectionGroup",
+    "Entrance",
     "Listener",
     "Poller",
+    "TokenFile",
     "listen_tcp",
     "listen_unix",
+    "read_tokens",
 ]

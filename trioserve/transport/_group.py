@@ -18,6 +18,7 @@ import trio
 from trioserve_protocol import goaway_frame
 
 from ._connections import Connections
+from ._entrance import OPEN, Entrance
 from ._poller import READABLE, EpollPoller, Poller
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class ConnectionGroup:
         """What is counted of connections, as JSON values."""
         return self._connections.statistics()
 
-    def add(self, sock: Socket) -> None:
-        """Serves a connected, non-blocking socket from the next turn on.
+    def add(self, sock: Socket, entrance: Entrance = OPEN) -> None:
+        """Serves a connected, non-blocking socket, which came in by an entrance, from the next turn on.
 
         One too many is told so, and closed; one that comes after the group's end is closed.
 
@@ -117,7 +118,7 @@ class ConnectionGroup:
         """
         if self._closed:
             sock.close()
-        elif not self._connections.add(sock):
+        elif not self._connections.add(sock, entrance):
             self.settle()
 
     def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:

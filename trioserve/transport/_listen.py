@@ -218,12 +218,13 @@ def _bound(family: int, address: tuple[str | int, ...]) -> socket.socket:
     return sock
 
 
-def listen_unix(path: str, backlog: int) -> Listener:
+def listen_unix(path: str, backlog: int, *, private: bool = False) -> Listener:
     """Binds to a Unix socket. A stale socket file is replaced; any other file, or a socket that is served, is not.
 
     Args:
         path: of the socket's file, which is removed when the listener is closed.
         backlog: connections that the kernel holds ready.
+        private: whether only the user that runs the server may connect, whatever the umask is.
 
     Raises:
         OSError: the path is taken or cannot be made.
@@ -231,11 +232,16 @@ def listen_unix(path: str, backlog: int) -> Listener:
     file = Path(path).absolute()
     _remove_stale(file)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    # Of the whole process, and so for a moment only: a mode that is changed later would leave a gap.
+    umask = os.umask(0o177) if private else -1
     try:
         sock.bind(str(file))
     except OSError as error:
         sock.close()
         raise _cannot_listen(error, f"unix://{file}") from error
+    finally:
+        if private:
+            os.umask(umask)
     return Listener(sock, f"unix://{file}", backlog, file)
 
 
