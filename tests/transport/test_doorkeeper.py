@@ -80,7 +80,7 @@ async def test_a_token_lets_in_whatever_follows_it(entrance: Entrance, autojump_
         await trio.sleep(0.01)
         assert values(client.outcomes()[5])[0] == 10
         found = server.group.statistics()["authentication"]
-        assert found == {"unauthenticated": 0, "refused": 0, "let_in": {"web": 1}}
+        assert found == {"unauthenticated": 0, "refused": 0, "let_in": {"web": 1}, "handshakes": {}}
 
 
 @pytest.mark.parametrize("split", [1, 31, 33, 40, 60])

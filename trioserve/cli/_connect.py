@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 from pathlib import Path
 from typing import TypedDict
+
+from trioserve.client import client_context
 
 TOKEN_VARIABLE = "TRIOSERVE_TOKEN"  # noqa: S105  the name of a variable
 
@@ -14,6 +17,7 @@ class Credentials(TypedDict):
     """Arguments of `connect`."""
 
     token: str | None
+    tls: ssl.SSLContext | None
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +27,13 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"file with the token for the server (default: the variable {TOKEN_VARIABLE})",
     )
+    parser.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="authorities that a tls:// server is trusted by (default: the system's)",
+    )
+    parser.add_argument("--cert-file", metavar="FILE", help="own certificate, if the server asks for one")
+    parser.add_argument("--key-file", metavar="FILE", help="its key (default: in the same file)")
 
 
 def credentials(args: argparse.Namespace) -> Credentials:
@@ -31,7 +42,16 @@ def credentials(args: argparse.Namespace) -> Credentials:
     Raises:
         ValueError: a file cannot be read.
     """
-    return Credentials(token=_token(args.token_file))
+    return Credentials(token=_token(args.token_file), tls=_context(args))
+
+
+def _context(args: argparse.Namespace) -> ssl.SSLContext | None:
+    if args.ca_file is None and args.cert_file is None:
+        return None
+    try:
+        return client_context(args.ca_file, args.cert_file, args.key_file)
+    except OSError as error:
+        raise ValueError(f"--ca-file, --cert-file, --key-file: {error}") from None
 
 
 def _token(file: str | None) -> str | None:

@@ -65,9 +65,11 @@ def _check_server(path: Path) -> int:
 
 def _file_faults(config: ServerConfig) -> list[str]:
     """What is wrong with the files that say who may connect."""
-    from trioserve.transport import BadFile, read_tokens
+    from trioserve.transport import BadFile, read_tokens, server_context
 
     try:
+        if config.tls.certificate:
+            server_context(config.tls)
         if config.auth.tokens:
             read_tokens(config.auth.tokens)
     except (OSError, BadFile) as error:

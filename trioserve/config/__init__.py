@@ -11,7 +11,7 @@ from trioserve.config._repository import (
     repository_problems,
 )
 from trioserve.config._rules import config_problems, model_problems
-from trioserve.config._security import AdminConfig, AuthConfig
+from trioserve.config._security import AdminConfig, AuthConfig, TlsConfig
 from trioserve.config._server import QuotaConfig, ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
@@ -26,6 +26,7 @@ __all__ = [
     "ServerConfig",
     "ServerLimits",
     "TensorConfig",
+    "TlsConfig",
     "TokenizerConfig",
     "WorkerConfig",
     "config_problems",

@@ -7,6 +7,23 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 
+class TlsConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Encryption of the TCP port. Files that have changed are read again within a second, for new connections."""
+
+    certificate: str = ""
+    """The server's certificate, with those between it and its authority (PEM); empty for no encryption. In a file:
+    relative to that file, as the other two."""
+
+    key: str = ""
+    """Its private key, without a password (PEM); empty: in the same file."""
+
+    client_ca: str = ""
+    """Certificates of the authorities whose clients are let in (PEM); empty: clients need no certificate."""
+
+    min_version: Literal["1.2", "1.3"] = "1.3"
+    """Oldest version of TLS that is spoken."""
+
+
 class AuthConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens that clients must present."""
 

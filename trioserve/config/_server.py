@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from trioserve.config._security import AdminConfig, AuthConfig
+from trioserve.config._security import AdminConfig, AuthConfig, TlsConfig
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -200,6 +200,9 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     tenants: dict[str, QuotaConfig] = field(default_factory=dict)
     """Quotas by the name of the tenant: `[tenants.NAME]`."""
+
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Encryption of the TCP port."""
 
     auth: AuthConfig = field(default_factory=AuthConfig)
     """Tokens that clients must present."""

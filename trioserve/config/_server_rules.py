@@ -39,6 +39,10 @@ def server_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
             expected = "a letter or digit, then up to 63 letters, digits, `_`, `.` or `-`"
             problems.append(Problem(origin("tenants"), f"tenants.{name}", expected, shown(name)))
     problems += _path_problems(config, origin)
+    for key in ("key", "client_ca"):
+        if (value := getattr(config.tls, key)) and not config.tls.certificate:
+            expected = f"a file, because tls.{key} is {shown(value)}"
+            problems.append(Problem(origin(f"tls.{key}"), "tls.certificate", expected, '""'))
     if config.admin.on_data_port == "all" and not config.auth.tokens:
         hint = "anybody who can connect could change the server"
         expected = "at most statistics, because auth.tokens is empty"
@@ -56,6 +60,7 @@ def _path_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
             expected = f"a path of at most {MAX_UNIX_PATH_NBYTES} bytes, as the kernel has it"
             problems.append(Problem(origin(key), key, expected, f"{nbytes} bytes"))
     paths = {key: getattr(config, key) for key in ("models", "unix_path", "state_dir", "record")}
+    paths |= {f"tls.{key}": getattr(config.tls, key) for key in ("certificate", "key", "client_ca")}
     paths |= {"auth.tokens": config.auth.tokens, "admin.unix_path": config.admin.unix_path}
     for key, path in paths.items():
         if "\0" in path:

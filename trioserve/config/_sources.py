@@ -77,6 +77,9 @@ _PATHS = (
     ("", "models", ()),
     ("", "state_dir", ("", "auto")),
     ("auth", "tokens", ("",)),
+    ("tls", "certificate", ("",)),
+    ("tls", "key", ("",)),
+    ("tls", "client_ca", ("",)),
     ("admin", "unix_path", ("", "auto")),
 )
 """Keys whose value in a file is relative to that file: table, key, values that are no paths."""

@@ -12,6 +12,7 @@ import structlog
 from trioserve.transport import (
     Access,
     AdminLevel,
+    Certificates,
     Entrance,
     Listener,
     TokenFile,
@@ -56,14 +57,16 @@ async def open_ways(config: ServerConfig, now_ns: int) -> Ways:
     tokens = TokenFile(config.auth.tokens, now_ns) if config.auth.tokens else None
     level = AdminLevel[config.admin.on_data_port.upper()]
     entrance = Entrance(Access(admin=level), tokens)
-    if tokens is not None and config.host and config.host not in _LOOPBACK:
+    tls = Certificates(config.tls, now_ns) if config.tls.certificate else None
+    if tokens is not None and tls is None and config.host and config.host not in _LOOPBACK:
         log.warning("tokens_unprotected", host=config.host, hint="tokens travel as they are")
     with contextlib.ExitStack() as opened:
         data: list[Listener] = []
         if config.unix_path:
             data.append(opened.enter_context(listen_unix(config.unix_path, config.backlog)))
         if config.host:
-            data[:0] = await listen_tcp(config.host, config.port, config.backlog)
+            scheme = "tcp" if tls is None else "tls"
+            data[:0] = await listen_tcp(config.host, config.port, config.backlog, scheme=scheme)
             for listener in data:
                 opened.enter_context(listener)
         if not data:
@@ -74,7 +77,8 @@ async def open_ways(config: ServerConfig, now_ns: int) -> Ways:
         opened.pop_all()
     all_of_it = Entrance(Access(may_infer=False, admin=AdminLevel.ALL))
     return Ways(
-        [Way(listener, entrance) for listener in data], [Way(listener, all_of_it) for listener in admin]
+        [Way(listener, entrance if listener.is_local else entrance._replace(tls=tls)) for listener in data],
+        [Way(listener, all_of_it) for listener in admin],
     )
 
 
@@ -88,7 +92,7 @@ def _open_admin(config: ServerConfig, address: str) -> list[Listener]:
         return []
     if path != "auto":
         return [listen_unix(path, ADMIN_BACKLOG, private=True)]
-    port = address.rpartition(":")[2] if address.startswith("tcp://") else str(os.getpid())
+    port = address.rpartition(":")[2] if not address.startswith("unix:") else str(os.getpid())
     try:
         folder = run_dir()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

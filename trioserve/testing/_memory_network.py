@@ -260,6 +260,15 @@ class MemorySocket:
         del client.to_server[:received]
         return received
 
+    def recv(self, nbytes: int, flags: int = 0, /) -> bytes:
+        """See `socket.recv`."""
+        buffer = bytearray(min(nbytes, max(1, len(self._client.to_server))))
+        before = bytes(self._client.to_server)
+        received = self.recv_into(memoryview(buffer))
+        if flags & socket.MSG_PEEK:
+            self._client.to_server[:] = before
+        return bytes(buffer[:received])
+
     def send(self, data: Buffer, /) -> int:
         """See `socket.send`."""
         client = self._client

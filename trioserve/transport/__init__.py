@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._certificates import Certificates, server_context
 from ._entrance import Access, AdminLevel, Entrance
 from ._group import ConnectionGroup
 from ._listen import Listener, listen_tcp, listen_unix
@@ -16,6 +17,7 @@ __all__ = [
     "Access",
     "AdminLevel",
     "BadFile",
+    "Certificates",
     "ConnectionGroup",
     "Entrance",
     "Listener",
@@ -24,4 +26,5 @@ __all__ = [
     "listen_tcp",
     "listen_unix",
     "read_tokens",
+    "server_context",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from trioserve.tls import TlsStream
 from trioserve_protocol import Connection, ErrorCode, Role, error_frame
 
 from ._census import Census, counted_address
@@ -16,12 +17,14 @@ from ._entrance import OPEN, Entrance
 from ._peer import NOBODY, Peer, Socket
 from ._poller import GONE, READABLE, WRITABLE, Poller
 from ._reader import Reader
+from ._tls_peer import TlsPeer
 from ._watch import Watch
 
 if TYPE_CHECKING:
     from trioserve.config import ServerConfig
     from trioserve.engine import Engine, Intake
     from trioserve.request import Clock
+    from trioserve.tls import RawSocket
     from trioserve_protocol import Limits
 
 log = structlog.get_logger(__name__)
@@ -109,7 +112,7 @@ class Connections:
         """
         address = _address_of(sock)
         excess = self._excess(address, entrance)
-        if excess and len(self._turned_away) >= MAX_TURNED_AWAY:
+        if excess and (entrance.tls or len(self._turned_away) >= MAX_TURNED_AWAY):
             sock.close()
             return False
         try:
@@ -117,7 +120,7 @@ class Connections:
         except BaseException:
             sock.close()
             raise
-        peer = Peer(self, sock, Connection(Role.SERVER, self._wire_limits))
+        peer = self._peer(sock, entrance)
         peer.address = address
         peer.mask = READABLE
         peer.session = self._engine.open_session(peer)
@@ -133,6 +136,13 @@ class Connections:
         self._accepted += 1
         return True
 
+    def _peer(self, sock: Socket, entrance: Entrance) -> Peer:
+        machine = Connection(Role.SERVER, self._wire_limits)
+        if entrance.tls is None:
+            return Peer(self, sock, machine)
+        context = entrance.tls.current(self._clock.now_ns())
+        return TlsPeer(self, TlsStream(cast("RawSocket", sock), context, server_side=True), machine)
+
     def _excess(self, address: str, entrance: Entrance) -> str:
         """Of which there are too many for one more connection, in words for its client; empty if of nothing."""
         limits = self._limits
@@ -141,7 +151,7 @@ class Connections:
         elif self._census.of(address) >= limits.max_connections_per_address:
             which = "address"
             message = f"this address has {limits.max_connections_per_address:,} connections"
-        elif entrance.tokens is not None and self._doorkeeper.waiting >= limits.max_unauthenticated:
+        elif not entrance.is_open and self._doorkeeper.waiting >= limits.max_unauthenticated:
             which = "unauthenticated"
             message = f"{limits.max_unauthenticated:,} connections have not authenticated yet"
         else:

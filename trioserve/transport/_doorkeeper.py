@@ -6,14 +6,17 @@ those that are let in pay nothing for it.
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from trioserve_protocol import ErrorCode, Hello, Ping, error_frame
+from trioserve_protocol import ErrorCode, FatalError, Hello, Ping, error_frame
 
 from ._entrance import Access, Entrance, access_of
+from ._tls_peer import TlsPeer
 
 if TYPE_CHECKING:
     from trioserve.config import ServerConfig
@@ -27,6 +30,13 @@ log = structlog.get_logger(__name__)
 
 GREETING_NBYTES: Final = 8_192
 """Most bytes that are taken from a connection before it has authenticated: a HELLO with the longest token."""
+
+PEEK_NBYTES: Final = 32
+TLS_HANDSHAKE: Final = 0x16
+"""First byte of a client that speaks TLS."""
+
+HANDSHAKE_UNITS: Final = 64
+"""What a step of a handshake takes of a turn's budget: a signature costs up to 0.7 ms, as much as many frames."""
 
 
 class _Stranger:
@@ -66,6 +76,7 @@ class Doorkeeper:
         self._buffer: Final = memoryview(bytearray(GREETING_NBYTES))
         self._let_in: Final[Counter[str]] = Counter()
         self._refused = 0
+        self._handshakes: Final[Counter[str]] = Counter()
 
     @property
     def waiting(self) -> int:
@@ -78,15 +89,19 @@ class Doorkeeper:
             "unauthenticated": len(self._strangers),
             "refused": self._refused,
             "let_in": dict(self._let_in),
+            "handshakes": dict(self._handshakes),
         }
 
     def meet(self, peer: Peer, entrance: Entrance, now_ns: int) -> None:
         """A connection is new, and the reader's from when it is let in: at once, if nothing is demanded."""
-        if entrance.tokens is None:
+        if entrance.is_open:
             self._admit(peer, entrance.access)
             return
         self._strangers[peer.fd] = _Stranger(entrance)
         peer.step = self._greet
+        if isinstance(peer, TlsPeer):
+            peer.step = self._shake_hands
+            peer.tls.on_more = partial(self._reader.resume, peer)
         self._watch.expect(peer, now_ns + int(self._limit_s * 1e9))
 
     def forget(self, peer: Peer) -> None:
@@ -96,11 +111,19 @@ class Doorkeeper:
     def overdue(self, peer: Peer, now_ns: int) -> None:
         """A connection's time is over, be it to authenticate or to be told that it could not."""
         verdict = self._strangers[peer.fd].verdict
+        if peer.step == self._shake_hands:
+            self._end_handshake(peer, "timeout")
+            return
         if not verdict:
             self._refused += 1
             verdict = f"expected a token within {self._limit_s:g} s"
         reply = error_frame(0, ErrorCode.UNAUTHENTICATED, verdict)
         self._group.dismiss(peer, reply, "unauthenticated", now_ns)
+
+    def _welcome(self, peer: Peer, access: Access) -> None:
+        del self._strangers[peer.fd]
+        self._watch.expect(peer, 0)
+        self._admit(peer, access)
 
     def _admit(self, peer: Peer, access: Access) -> None:
         peer.access = access
@@ -108,6 +131,51 @@ class Doorkeeper:
         self._reader.open(peer)
 
     # ---------------------------------------------------------------- a stranger's `step`, if it is readable
+
+    def _shake_hands(self, peer: Peer, now_ns: int) -> int:
+        """Goes on with a TLS handshake; nothing is parsed before it is complete."""
+        if not isinstance(peer, TlsPeer):
+            raise AssertionError("a handshake without TLS: this is a bug")  # noqa: TRY004  no caller's fault
+        stranger = self._strangers[peer.fd]
+        if not stranger.nbytes:
+            first = peer.tls.peek(PEEK_NBYTES)
+            stranger.nbytes = len(first)
+            if first and first[0] != TLS_HANDSHAKE:
+                self._decline(peer, first, now_ns)
+                return 1
+        try:
+            peer.tls.handshake()
+        except BlockingIOError:
+            peer.note_unsent()
+            return HANDSHAKE_UNITS
+        except ssl.SSLError as error:
+            self._end_handshake(peer, error.reason or "broken off")
+            return HANDSHAKE_UNITS
+        self._handshakes[peer.tls.version] += 1
+        stranger.nbytes = 0
+        peer.note_unsent()
+        peer.step = self._greet
+        if stranger.entrance.tokens is None:
+            self._welcome(peer, stranger.entrance.access)
+        self._reader.resume(peer)
+        return HANDSHAKE_UNITS
+
+    def _end_handshake(self, peer: Peer, reason: str) -> None:
+        self._handshakes[reason.lower()] += 1
+        log.debug("handshake_failed", client=peer.name, reason=reason)
+        self._group.doom(peer, "handshake failed")
+
+    def _decline(self, peer: TlsPeer, first: bytes, now_ns: int) -> None:
+        """Tells a client that does not speak TLS so in words that it can read, whatever it speaks."""
+        self._handshakes["not tls"] += 1
+        peer.become_plain()
+        events, _ = peer.machine.receive(memoryview(first))
+        event = events[0] if events else None
+        text = "this address speaks TLS: connect to tls://HOST:PORT"
+        reply = (
+            event.reply if type(event) is FatalError else error_frame(0, ErrorCode.FAILED_PRECONDITION, text)
+        )
+        self._group.dismiss(peer, reply, "handshake failed", now_ns)
 
     def _greet(self, peer: Peer, now_ns: int) -> int:
         """Takes the first frames of a connection, up to the one with its token."""
@@ -152,11 +220,9 @@ class Doorkeeper:
         if token is None:
             self._refuse(peer, stranger, "the token is not one of this server's", now_ns)
             return False
-        del self._strangers[peer.fd]
-        self._watch.expect(peer, 0)
         self._let_in[token.name] += 1
         peer.tail = b""
-        self._admit(peer, access_of(token.roles, entrance.access))
+        self._welcome(peer, access_of(token.roles, entrance.access))
         self._control.handle(peer, hello)
         return True
 

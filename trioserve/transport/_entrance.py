@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trioserve_protocol import Feature
 
 if TYPE_CHECKING:
+    from ._certificates import Certificates
     from ._tokens import TokenFile
 
 
@@ -41,6 +42,14 @@ class Entrance(NamedTuple):
 
     tokens: TokenFile | None = None
     """Who is let in; None: everybody."""
+
+    tls: Certificates | None = None
+    """What the server shows of itself; None: connections are not encrypted."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether connections are served from their first byte on."""
+        return self.tokens is None and self.tls is None
 
 
 OPEN = Entrance()

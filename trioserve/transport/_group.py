@@ -118,8 +118,8 @@ class ConnectionGroup:
         """
         if self._closed:
             sock.close()
-        elif not self._connections.add(sock, entrance):
-            self.settle()
+        elif not self._connections.add(sock, entrance) or not entrance.is_open:
+            self.settle()  # it may say nothing at all, and its time runs
 
     def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
         """Calls `collect(now_ns)` in every turn in which a worker's link is readable."""
@@ -236,7 +236,7 @@ class ConnectionGroup:
         for _ in range(len(ready)):
             peer = ready.pop(next(iter(ready)))
             try:
-                units += reader.parse_kept(peer, now_ns)
+                units += reader.go_on(peer, now_ns)
             except Exception as error:  # noqa: BLE001  one connection's failure
                 self._connections.failed(peer, error, now_ns)
             if units >= self._turn_units // 2 or clock_ns() > end_ns:

@@ -177,6 +177,11 @@ class Peer:
         """Whether nothing is taken from it for now: it sent too many control frames, or does not read its replies."""
         return self.control_tokens < 0 or bool(self.backlog_since_ns)
 
+    @property
+    def holds_input(self) -> bool:
+        """Whether its socket has bytes that no poller reports."""
+        return False
+
     # ---------------------------------------------------------------- sending
 
     def write(self, data: Buffer) -> None:
