@@ -150,5 +150,10 @@ def test_the_commands(
     assert "scale" in capsys.readouterr().out
     assert main(["infer", "scale", "--url", url, "--json", "[1, 2, 3, 4]", *options]) == 0
     assert "[2.0, 4.0, 6.0, 8.0]" in capsys.readouterr().out
+    monkeypatch.setenv("TRIOSERVE_TOKEN", "one")
+    asked = ["--hello", "--infer", "scale", "-t", "[[1, 2, 3, 4]]", "--output", "json"]
+    assert main(["nc", url, "--ca-file", pki.ca, *asked]) == 0
+    assert "RESULT" in capsys.readouterr().out
+    assert main(["nc", url, "--ping", "--half-close"]) == 2
     assert main(["models", url]) == 1
     assert "cannot trust" in capsys.readouterr().err

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.harness import serving
+from tests.tls.certificates import Pki
 from trioserve.config import load_server_config
 from trioserve.transport import TokenFile
 
@@ -74,6 +76,12 @@ def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def scale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     yield from served_program(ROOT / "examples" / "scale.py", tmp_path_factory.mktemp("scale"))
+
+
+@pytest.fixture
+def scale_over_tls(pki: Pki) -> Iterator[int]:
+    with serving("scale", tls={"certificate": pki.server}, host="localhost") as server:
+        yield int(server.addresses[0].rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +242,22 @@ def test_the_secured_server_is_a_configuration(tmp_path: Path) -> None:
     shutil.copy(SNIPPETS / "secure.toml", tmp_path)
     config = load_server_config(tmp_path / "secure.toml")
     assert config.auth.tokens == str(tmp_path / "tokens.txt")
+    assert config.tls.key == str(tmp_path / "server.key")
+
+
+def test_the_client_of_the_secured_server(tmp_path: Path, pki: Pki, scale_over_tls: int) -> None:
+    shutil.copy(pki.ca, tmp_path / "ca.pem")
+    source = (SNIPPETS / "tls_client.py").read_text(encoding="utf-8").replace("7001", str(scale_over_tls))
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=True,
+    )
+    assert done.stdout == "[2. 2. 2. 2.]\n"
 
 
 def test_the_readme_s_server(tmp_path: Path) -> None:
