@@ -156,7 +156,9 @@ def test_views_are_filled_in_turn(ends: Ends) -> None:
         ends.server.recvmsg_into(views)
 
 
-@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x00\x05hello", b"\x16" + bytes(200), b"\x16\x03\x01\xff\xff"])
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x00\x05hello", b"\x16" + bytes(200), b"\x16\x03\x01\xff\xff"]
+)
 def test_garbage_in_the_handshake(ends: Ends, garbage: bytes) -> None:
     ends.client.sock.send(garbage)
     with pytest.raises((ssl.SSLError, BlockingIOError)):

@@ -111,7 +111,8 @@ class TlsStream:
         """Goes on with the handshake; returns when it is complete.
 
         Raises:
-            BlockingIOError: the other end's turn; call again when the socket is readable, or, with unsent bytes, writable.
+            BlockingIOError: the other end's turn; call again when the socket is readable or, with unsent bytes,
+                writable.
             OSError: the other end has gone, or (`ssl.SSLError`) is not to be talked to. It is told why.
         """
         while True:
