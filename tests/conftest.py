@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.tls.certificates import Pki, make_pki
 from trioserve_tools.minilm import build_repository
 
 CHECKOUT = Path(__file__).parent.parent
@@ -36,8 +37,15 @@ def minilm_padded_repository(wheel_cache: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What servers learn of models in a test run is nobody else's, and the other way round."""
+    """What servers learn of models in a test run, and their sockets, are nobody else's, and the other way round."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Certificates."""
+    return make_pki(tmp_path_factory.mktemp("pki"))
 
 
 VIRTUAL_CLOCKS = {"autojump_clock", "mock_clock"}

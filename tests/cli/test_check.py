@@ -131,3 +131,13 @@ def test_server_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     output = check(file, capsys)
     assert keys(output) == ["prot", "limits.max_ndim"]
     assert output.endswith("2 problems\n")
+
+
+def test_files_that_say_who_may_connect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('[auth]\ntokens = "tokens"\n')
+    assert str(tmp_path / "tokens") in check(file, capsys)
+    (tmp_path / "tokens").write_text("web infer hunter2\n")
+    assert "line 1: expected the SHA-256" in check(file, capsys)
+    file.write_text('[tls]\ncertificate = "tokens"\n')
+    assert "tokens" in check(file, capsys)

@@ -26,7 +26,7 @@ class Played:
             "took_s": 1.234,
         }
 
-    def connect(self, url: str, *, timeout_s: float) -> Self:
+    def connect(self, url: str, *, timeout_s: float, **_: object) -> Self:
         self.asked.append((url, timeout_s))
         return self
 

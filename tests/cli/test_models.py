@@ -62,7 +62,7 @@ def test_times(ns: float, text: str) -> None:
 class FakeServer:
     """Stands in for a connection to a server."""
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float, token: str | None, tls: object) -> None:
         if url != "tcp://here:1":
             raise Unavailable(f"no server at {url}")
 

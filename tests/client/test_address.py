@@ -38,12 +38,12 @@ def test_reads_each_form(url: str, expected: object) -> None:
     ],
 )
 def test_refuses_other_forms_and_names_the_right_ones(url: str) -> None:
-    with pytest.raises(ValueError, match="expected tcp://host:port or unix:///path"):
+    with pytest.raises(ValueError, match="expected tcp://host:port, tls://host:port or unix:///path"):
         parse_url(url)
 
 
 @pytest.mark.parametrize(
-    "url", ["tcp://127.0.0.1:7001", "tcp://[::1]:80", "unix:///run/x.sock", "unix://@name"]
+    "url", ["tcp://127.0.0.1:7001", "tcp://[::1]:80", "tls://host:1", "unix:///run/x.sock", "unix://@name"]
 )
 def test_prints_the_url_it_was_read_from(url: str) -> None:
     assert str(parse_url(url)) == url

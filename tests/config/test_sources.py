@@ -90,6 +90,7 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     env = {variable_of(key): defaults[kind.__name__] for key, kind in keys.items()}
     env |= {"TRIOSERVE_ON_FIN": "cancel", "TRIOSERVE_LOG_LEVEL": "debug", "TRIOSERVE_LOG_FORMAT": "json"}
     env["TRIOSERVE_WORKERS__SPARE"] = "1"
+    env |= {"TRIOSERVE_ADMIN__ON_DATA_PORT": "models", "TRIOSERVE_TLS__MIN_VERSION": "1.2"}
     env |= {
         f"TRIOSERVE_LIMITS__{key}": "5000" for key in ("MAX_FRAME_NBYTES", "MAX_META_NBYTES", "CREDIT_NBYTES")
     }
@@ -104,6 +105,9 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     [
         ({"host": ""}, "host", "unix_path is empty"),
         ({"unix_path": "/" + "x" * 107}, "unix_path", "107 bytes"),
+        ({"admin.unix_path": "/" + "x" * 107}, "admin.unix_path", "107 bytes"),
+        ({"tls.key": "k"}, "tls.certificate", "tls.key is"),
+        ({"admin.on_data_port": "all"}, "admin.on_data_port", "auth.tokens is empty"),
         ({"limits.output_soft_nbytes": 1 << 25}, "limits.output_soft_nbytes", "16,777,216"),
         ({"limits.output_total_nbytes": 1 << 23}, "limits.output_hard_nbytes", "8,388,608"),
         ({"limits.max_frame_nbytes": 4096}, "limits.max_meta_nbytes", "4,096"),
@@ -115,7 +119,9 @@ def test_keys_that_do_not_go_together(flags: dict[str, object], key: str, words:
     assert words in problem.expected
 
 
-@pytest.mark.parametrize("key", ["models", "unix_path", "state_dir", "record"])
+@pytest.mark.parametrize(
+    "key", ["models", "unix_path", "state_dir", "record", "auth.tokens", "admin.unix_path"]
+)
 def test_a_path_that_no_system_has(key: str) -> None:
     [problem] = problems_of(flags={key: "a\0b"})
     assert (problem.key, problem.given) == (key, '"a\\x00b"')

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.harness import serving
+from tests.tls.certificates import Pki
 from trioserve.config import load_server_config
+from trioserve.transport import TokenFile
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = ROOT / "docs" / "snippets"
@@ -73,6 +76,12 @@ def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def scale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     yield from served_program(ROOT / "examples" / "scale.py", tmp_path_factory.mktemp("scale"))
+
+
+@pytest.fixture
+def scale_over_tls(pki: Pki) -> Iterator[int]:
+    with serving("scale", tls={"certificate": pki.server}, host="localhost") as server:
+        yield int(server.addresses[0].rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +233,39 @@ def test_the_quotas_are_a_configuration() -> None:
     config = load_server_config(SNIPPETS / "quotas.toml")
     assert config.quota.burst == 50
     assert sorted(config.tenants) == ["checkout", "reports"]
+
+
+def test_a_token_is_made(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    script = (SNIPPETS / "make_token.sh").read_text(encoding="utf-8")
+    subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, timeout=RUN_S, check=True)
+    secret = (tmp_path / "web.token").read_bytes().strip()
+    found = TokenFile(str(tmp_path / "tokens.txt"), 0).find(secret, 0)
+    assert found is not None
+    assert found.name == "web"
+
+
+def test_the_secured_server_is_a_configuration(tmp_path: Path) -> None:
+    shutil.copy(SNIPPETS / "secure.toml", tmp_path)
+    config = load_server_config(tmp_path / "secure.toml")
+    assert config.auth.tokens == str(tmp_path / "tokens.txt")
+    assert config.tls.key == str(tmp_path / "server.key")
+
+
+def test_the_client_of_the_secured_server(tmp_path: Path, pki: Pki, scale_over_tls: int) -> None:
+    shutil.copy(pki.ca, tmp_path / "ca.pem")
+    source = (SNIPPETS / "tls_client.py").read_text(encoding="utf-8").replace("7001", str(scale_over_tls))
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=True,
+    )
+    assert done.stdout == "[2. 2. 2. 2.]\n"
 
 
 def test_the_readme_s_server(tmp_path: Path) -> None:

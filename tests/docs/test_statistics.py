@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ from tests.engine.play_models import fixed_config, text_config
 from tests.engine.world import MS, World
 from trioserve.batching import ServiceModel
 from trioserve.transport._connections import Connections
+from trioserve.transport._doorkeeper import Doorkeeper
 
 PAGE = Path(__file__).parents[2] / "docs/reference/statistics.md"
-BY_NAME = ("errors", "cut_reasons", "batch_sizes", "closed")
+BY_NAME = ("errors", "cut_reasons", "batch_sizes", "closed", "turned_away_for", "let_in", "handshakes")
 """Maps from names that depend on what happened."""
 
 
@@ -39,10 +41,13 @@ def said() -> set[str]:
     client.infer(2, timeout_us=1)
     world.settle()
     parts = SimpleNamespace(direct_nbytes=0, copied_nbytes=0)
+    keeper = SimpleNamespace(_strangers=(), _refused=0, _let_in={"web": 1}, _handshakes={"TLSv1.3": 1})
     connections = SimpleNamespace(
         peers=(),
         _accepted=0,
-        _refused=0,
+        _refused=Counter(address=1),
+        _census=SimpleNamespace(addresses=1),
+        _doorkeeper=SimpleNamespace(statistics=lambda: Doorkeeper.statistics(keeper)),  # type: ignore[arg-type]
         watch=SimpleNamespace(backlog_nbytes=0),
         reader=SimpleNamespace(bodies=parts),
         _endings={"closed": 1},

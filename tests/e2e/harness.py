@@ -63,7 +63,7 @@ class ServerProcess:
     """A server process and its log."""
 
     def __init__(self, *models: str, stderr: int = subprocess.PIPE, **config: Any) -> None:
-        config = {"port": 0, "log_format": "json", "state_dir": ""} | config
+        config = {"port": 0, "log_format": "json", "state_dir": "", "admin": {"unix_path": ""}} | config
         paths = os.pathsep.join(path for path in [str(ROOT), *sys.path] if path)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.served", json.dumps(config), *models],

@@ -30,7 +30,7 @@ CONNECTION_NBYTES = 32 << 10
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with serving("scale") as server:
+    with serving("scale", limits={"max_connections_per_address": 2 * CROWD}) as server:
         yield server
 
 

@@ -60,7 +60,7 @@ class Rig:
         write(self.repository, "Scale", factor, width=width, load=load)
 
     def order(self, op: str, name: str = "scale", version: int = 0) -> Any:
-        with sync.connect(self.url, timeout_s=30) as client:
+        with sync.connect(f"unix://{self.repository}.sock", timeout_s=30) as client:
             return getattr(client, f"{op}_model")(name, version=version)
 
     def order_soon(self, op: str) -> Future[Any]:
@@ -127,7 +127,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     for name in ("Scale", "Steady"):
         write(repository, name, 2)
     paths = [str(repository / name) for name in ("scale.py", "steady.py")]
-    with serving(*paths, models=str(repository)) as server:
+    with serving(*paths, models=str(repository), admin={"unix_path": f"{repository}.sock"}) as server:
         yield Rig(server, repository)
 
 

@@ -85,11 +85,11 @@ def test_an_address_that_this_machine_does_not_have_is_left_out_if_there_is_anot
 
     monkeypatch.setattr(module, "_bound", bound)
     here, gone = (socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET, ("192.0.2.1", 0))
-    listeners = module._bind_all([gone, here], 0, 8)
+    listeners = module._bind_all([gone, here], 0, 8, "tcp")
     with all_closed(listeners):
         assert len(listeners) == 1
     with pytest.raises(OSError, match="not here"):
-        module._bind_all([gone], 0, 8)
+        module._bind_all([gone], 0, 8, "tcp")
 
 
 async def test_a_free_port_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ from trioserve.engine import Engine, Executor, Intake, Lane
 from trioserve.memory import Slab, plan_slab
 from trioserve.request import TrioClock
 from trioserve.testing import MemoryClient, MemoryNetwork, MemorySocket, MemoryWorker
-from trioserve.transport import ConnectionGroup
+from trioserve.transport import ConnectionGroup, Entrance
 from trioserve_protocol import Connection, Error, Event, Limits, Result, ResultMany, Role, bind_frame
 
 MS = 1_000_000
+OPEN = Entrance()
 BIG = 20_000
 """Elements of the large model's rows: 80,000 bytes."""
 
@@ -90,10 +91,17 @@ class VirtualServer:
     def small(self) -> Lane:
         return self.engine.lanes[0]
 
-    def connect(self, *, room_nbytes: int = 1 << 62, bound: bool = True) -> VirtualClient:
-        sock, end = self.network.connect(room_nbytes=room_nbytes)
+    def connect(
+        self,
+        *,
+        room_nbytes: int = 1 << 62,
+        bound: bool = True,
+        address: str = "",
+        entrance: Entrance = OPEN,
+    ) -> VirtualClient:
+        sock, end = self.network.connect(room_nbytes=room_nbytes, address=address)
         client = VirtualClient(sock, end)
-        self.group.add(sock)
+        self.group.add(sock, entrance)
         if bound:
             end.send(bind_frame(1 << 40, 1, "small") + bind_frame((1 << 40) + 1, 2, "big"))
         return client

@@ -116,9 +116,11 @@ async def server_process(models: Path, *options: str, temporary: str = "") -> As
     command = [sys.executable, "-m", "trioserve.cli", "serve", "--models", str(models)]
     command += ["--port", "0", "--log-format", "json", *options]
     # Imports must find there what they find here, however this process came by its path.
-    # What an earlier run has learnt must not decide what is measured in this one.
+    # What an earlier run has learnt must not decide what is measured in this one; and all load comes from one address.
     env = {
         "TRIOSERVE_STATE_DIR": "",
+        "TRIOSERVE_ADMIN__UNIX_PATH": "",
+        "TRIOSERVE_LIMITS__MAX_CONNECTIONS_PER_ADDRESS": "10000",
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }

@@ -11,6 +11,7 @@ from trioserve.config import (
     ConfigError,
     ModelConfig,
     Problem,
+    ServerConfig,
     TensorConfig,
     load_server_config,
     model_paths,
@@ -53,12 +54,27 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_server(path: Path) -> int:
     try:
-        load_server_config(path)
+        config = load_server_config(path)
     except ConfigError as error:
         print(f"{error}\n")
         return len(error.problems)
-    print(f"{path}: ok\n")
-    return 0
+    faults = _file_faults(config)
+    print("\n".join(faults) or f"{path}: ok", end="\n\n")
+    return len(faults)
+
+
+def _file_faults(config: ServerConfig) -> list[str]:
+    """What is wrong with the files that say who may connect."""
+    from trioserve.transport import BadFile, read_tokens, server_context
+
+    try:
+        if config.tls.certificate:
+            server_context(config.tls)
+        if config.auth.tokens:
+            read_tokens(config.auth.tokens)
+    except (OSError, BadFile) as error:
+        return [str(error)]
+    return []
 
 
 def _check_models(root: Path) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trioserve.cli import COMMANDS
+from trioserve.cli._connect import add_credentials, credentials
 from trioserve.cli._table import table
 from trioserve.cli._waterfall import waterfall
 from trioserve.client import Inference, RequestClass, sync
@@ -44,6 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("model", metavar="MODEL", help="name of the model; `trioserve models URL` lists them")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"of the server (default {DEFAULT_URL})")
+    add_credentials(parser)
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="a row of text")
     parser.add_argument("--npy", action="append", default=[], metavar="[NAME=]FILE", help="an array")
     parser.add_argument("--json", action="append", default=[], metavar="[NAME=]JSON", help="a value")
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _ask(args: argparse.Namespace, inputs: object) -> Inference:
     timeout_s = TIMEOUT_S if args.deadline_ms is None else args.deadline_ms / 1000
-    with sync.connect(args.url, timeout_s=TIMEOUT_S) as client:
+    with sync.connect(args.url, timeout_s=TIMEOUT_S, **credentials(args)) as client:
         return client.infer_with_timing(
             args.model,
             inputs,

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from trioserve.cli import COMMANDS, ORDERS
+from trioserve.cli._connect import add_credentials, admin_url, credentials
 from trioserve.cli.infer import DEFAULT_URL
 from trioserve.client.sync import connect
 from trioserve.errors import TrioserveError
@@ -36,7 +37,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             help="without a version: as its policy says"
             + ("; without a name: all that has changed in the repository" * (order == "reload")),
         )
-        parser.add_argument("--url", default=DEFAULT_URL, help=f"of the server (default {DEFAULT_URL})")
+        parser.add_argument(
+            "--url",
+            default=DEFAULT_URL,
+            help=f"of the server (default {DEFAULT_URL}); on this machine its admin socket is used if there is one",
+        )
+        add_credentials(parser)
         parser.add_argument(
             "--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help=f"(default {TIMEOUT_S:g})"
         )
@@ -46,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Gives the order and prints what came of it; 1 if it failed, and then nothing has changed."""
     name, version = args.model
     try:
-        with connect(args.url, timeout_s=args.timeout) as client:
+        with connect(admin_url(args.url), timeout_s=args.timeout, **credentials(args)) as client:
             give = {"load": client.load_model, "reload": client.reload_model, "unload": client.unload_model}
             answer = give[args.order](name, version=version)
     except (TrioserveError, ValueError) as error:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from trioserve.cli import COMMANDS
+from trioserve.cli._connect import add_credentials, admin_url, credentials
 from trioserve.cli._table import nbytes_text, table
 from trioserve.cli.infer import DEFAULT_URL
 from trioserve.client.sync import connect
@@ -24,12 +25,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("status", help=COMMANDS["status"], description=__doc__)
     parser.add_argument("url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"(default {DEFAULT_URL})")
     parser.add_argument("--json", action="store_true", help="print it for programs")
+    add_credentials(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the tree; 1 if the server cannot be asked, or one of its workers does not serve."""
     try:
-        with connect(args.url, timeout_s=TIMEOUT_S) as client:
+        with connect(admin_url(args.url), timeout_s=TIMEOUT_S, **credentials(args)) as client:
             statistics = client.statistics()
     except (TrioserveError, ValueError) as error:
         print(error, file=sys.stderr)

@@ -4,11 +4,12 @@
 Neither loads any part of the server.
 """
 
+from trioserve.tls import client_context
 from trioserve_protocol import RequestClass
 
 from ._address import Address, TcpAddress, UnixAddress, parse_url
 from ._client import Client, connect
-from ._failures import ClientClosed, ConnectFailed, ConnectionLost, NotSent
+from ._failures import ClientClosed, ConnectFailed, ConnectionLost, NotSent, TlsFailed
 from ._results import Failure, Inference, ManyResult
 from ._retry import RetryPolicy
 
@@ -25,7 +26,9 @@ __all__ = [
     "RequestClass",
     "RetryPolicy",
     "TcpAddress",
+    "TlsFailed",
     "UnixAddress",
+    "client_context",
     "connect",
     "parse_url",
 ]

@@ -13,11 +13,13 @@ class TcpAddress(NamedTuple):
 
     host: str
     port: int
+    tls: bool = False
+    """Whether the connection is encrypted."""
 
     def __str__(self) -> str:
         """Return the URL that `parse_url` turns into this address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port}"
+        return f"{'tls' if self.tls else 'tcp'}://{host}:{self.port}"
 
 
 class UnixAddress(NamedTuple):
@@ -37,13 +39,17 @@ class UnixAddress(NamedTuple):
 
 Address = TcpAddress | UnixAddress
 
+_PLAIN = {"tcp"}
+_ENCRYPTED = {"tls", "trioserves"}
+
 
 def parse_url(url: str) -> Address:
     """Read a server's URL.
 
     Args:
-        url: ``tcp://host:port``, ``tcp://[v6]:port``, ``host:port`` (the port defaults to 7001), or
-            ``unix:///path`` (``unix://@name`` for the abstract namespace).
+        url: ``tcp://host:port``, ``tcp://[v6]:port``, ``host:port`` (the port defaults to 7001), ``tls://host:port``
+            or ``trioserves://host:port`` for an encrypted connection, or ``unix:///path`` (``unix://@name`` for the
+            abstract namespace).
 
     Raises:
         ValueError: the URL has another form; the message says which forms there are.
@@ -54,7 +60,7 @@ def parse_url(url: str) -> Address:
         if path in ("", "/", "@"):
             raise _refusal(url, "the path is empty")
         return UnixAddress(path)
-    if parts.scheme != "tcp":
+    if parts.scheme not in _PLAIN | _ENCRYPTED:
         raise _refusal(url, f"scheme {parts.scheme!r}")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         raise _refusal(url, "something follows the port")
@@ -66,8 +72,10 @@ def parse_url(url: str) -> Address:
         raise _refusal(url, "the port is not a number from 1 to 65535") from None
     if port == 0:
         raise _refusal(url, "the port is not a number from 1 to 65535")
-    return TcpAddress(parts.hostname, DEFAULT_PORT if port is None else port)
+    return TcpAddress(parts.hostname, DEFAULT_PORT if port is None else port, parts.scheme in _ENCRYPTED)
 
 
 def _refusal(url: str, reason: str) -> ValueError:
-    return ValueError(f"{url!r} is no server address ({reason}): expected tcp://host:port or unix:///path")
+    return ValueError(
+        f"{url!r} is no server address ({reason}): expected tcp://host:port, tls://host:port or unix:///path"
+    )

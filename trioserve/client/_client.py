@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
 from trioserve.errors import InternalError, TrioserveError
+from trioserve.tls import TlsStream
 from trioserve_protocol import Limits, RequestClass, Signature
 
 from ._address import UnixAddress
@@ -39,13 +41,22 @@ _FILLS_PER_WAKE = 8
 
 
 def connect(
-    url: str, *, tenant: str | None = None, retry: RetryPolicy | None = None, limits: Limits | None = None
+    url: str,
+    *,
+    tenant: str | None = None,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    retry: RetryPolicy | None = None,
+    limits: Limits | None = None,
 ) -> Client:
     """Return a client that connects when it is entered.
 
     Args:
-        url: `tcp://host:port` or `unix:///path`.
+        url: `tcp://host:port`, `tls://host:port` or `unix:///path`.
         tenant: Whom requests are counted for, unless a call says otherwise.
+        token: What the server knows the client by, if it asks for that.
+        tls: Whom an encrypted connection trusts, and as whom it appears; None: `client_context()`, the authorities of
+            the system. The server's certificate is checked either way, unless this says otherwise.
         retry: What to do about errors that the server calls retryable; None: the defaults of `RetryPolicy`.
         limits: What is accepted from the server; None: the protocol's defaults.
 
@@ -59,7 +70,7 @@ def connect(
                 y = await client.infer("scale", x)
         ```
     """
-    return Client(url, tenant=tenant, retry=retry, limits=limits)
+    return Client(url, tenant=tenant, token=token, tls=tls, retry=retry, limits=limits)
 
 
 class Client:
@@ -83,11 +94,13 @@ class Client:
         url: str,
         *,
         tenant: str | None = None,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
         retry: RetryPolicy | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Make a client that is not connected; arguments as in `connect`."""
-        self._core = Core(url, tenant=tenant, retry=retry, limits=limits)
+        self._core = Core(url, tenant=tenant, token=token, tls=tls, retry=retry, limits=limits)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._connecting = anyio.Lock()
         self._links: dict[Link, anyio.abc.TaskGroup] = {}
@@ -290,12 +303,12 @@ class Client:
             self._tasks.start_soon(self._run_link, self._link)
             return self._link
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self) -> socket.socket | TlsStream:
         core = self._core
         failure: OSError | None = None
         with anyio.move_on_after(core.policy.connect_timeout_s):  # noqa: ASYNC912  may connect at once
             try:
-                sock = await _dialled(await self._endpoints())
+                sock = await _secured(core, await _dialled(await self._endpoints()))
             except OSError as error:
                 failure = error
             else:
@@ -329,7 +342,10 @@ class Client:
         session = link.session
         try:
             while not session.over:
-                await anyio.wait_readable(link.sock)
+                if link.holds_input:
+                    await anyio.lowlevel.checkpoint()
+                else:
+                    await anyio.wait_readable(link.sock)
                 for _ in range(_FILLS_PER_WAKE):
                     if not link.fill():
                         break
@@ -369,5 +385,16 @@ async def _dialled(endpoints: list[Endpoint]) -> socket.socket:
     except StopIteration as stop:
         connected: socket.socket = stop.value
         return connected
+    finally:
+        steps.close()
+
+
+async def _secured(core: Core, sock: socket.socket) -> socket.socket | TlsStream:
+    steps = core.secured(sock)
+    try:
+        while True:
+            await (anyio.wait_writable if next(steps) else anyio.wait_readable)(sock)
+    except StopIteration as stop:
+        return cast("socket.socket | TlsStream", stop.value)
     finally:
         steps.close()

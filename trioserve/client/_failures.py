@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 from trioserve.errors import FailedPrecondition, NotExecuted, TrioserveError, Unavailable, error_for
 from trioserve_protocol import Error
 
+Failure = TypeVar("Failure", bound=TrioserveError)
+
 
 class ConnectFailed(Unavailable):
     """The server could not be reached, so nothing was sent. Retryable."""
+
+
+class TlsFailed(ConnectFailed):
+    """There is somebody, but no trust: TLS could not be agreed. Not retryable: what is wrong does not go away."""
 
 
 class ConnectionLost(Unavailable):
@@ -39,7 +46,7 @@ def exception_of(event: Error) -> TrioserveError:
     )
 
 
-def copy_of(error: TrioserveError) -> TrioserveError:
+def copy_of(error: Failure) -> Failure:
     """Return an error for one caller of several: each raises its own, with its own traceback."""
     mine = copy.copy(error)
     mine.__cause__ = error.__cause__

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
 
 from trioserve.errors import TrioserveError
+from trioserve.tls import TlsStream
 from trioserve_protocol import Buffer
 
 from ._failures import ConnectionLost
@@ -31,7 +33,7 @@ class Link:
         blocked: Whether the last `flush` left bytes that the kernel did not take.
     """
 
-    def __init__(self, sock: socket.socket, session: Session) -> None:
+    def __init__(self, sock: socket.socket | TlsStream, session: Session) -> None:
         """Take over a connected socket.
 
         Ownership:
@@ -48,6 +50,11 @@ class Link:
         self._body_nbytes = 0
         self._failure: ConnectionLost | None = None
         self._deaf = False
+
+    @property
+    def holds_input(self) -> bool:
+        """Whether there is something for `fill` that the kernel does not report."""
+        return isinstance(self.sock, TlsStream) and self.sock.more
 
     @property
     def usable(self) -> bool:
@@ -77,7 +84,16 @@ class Link:
                 self._unsent.clear()
                 break
             self._unsent = _after(self._unsent, sent)
-        return True
+        if isinstance(self.sock, TlsStream) and self.sock.unsent_nbytes and not self._deaf:
+            self.blocked = not self._flush_encrypted(self.sock)
+        return not self.blocked
+
+    def _flush_encrypted(self, stream: TlsStream) -> bool:
+        try:
+            return stream.flush()
+        except OSError:
+            self._deaf = True
+            return True
 
     def fill(self) -> bool:
         """Read once.
@@ -99,7 +115,7 @@ class Link:
         except BlockingIOError:
             return False
         except OSError as error:
-            self._failure = ConnectionLost(f"the connection broke: {os.strerror(error.errno or 0)}")
+            self._failure = ConnectionLost(f"the connection broke: {_reason(error)}")
             return True
         self._failure = ConnectionLost("the server closed the connection") if ended else None
         return True
@@ -149,6 +165,12 @@ class Link:
             kept = self._end - self._start
             self._memory[:kept] = self._memory[self._start : self._end]
             self._start, self._end = 0, kept
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return os.strerror(error.errno or 0)
 
 
 def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:

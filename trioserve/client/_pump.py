@@ -107,12 +107,12 @@ class Pump:
             poller.register(self._wake_fd, select.POLLIN)
             while not call.done and not link.session.over:
                 poller.register(link.sock, select.POLLIN | (select.POLLOUT if link.blocked else 0))
-                ready = dict(poller.poll(_left_ms(deadline_s)))
-                if not ready and time.monotonic() >= deadline_s:
+                ready = dict(poller.poll(0 if link.holds_input else _left_ms(deadline_s)))
+                if not ready and not link.holds_input and time.monotonic() >= deadline_s:
                     return
                 if self._wake_fd in ready:
                     os.eventfd_read(self._wake_fd)
-                if link.sock.fileno() in ready:
+                if link.holds_input or link.sock.fileno() in ready:
                     self._turn()
         finally:
             with self._lock:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trioserve.errors import TrioserveError, WorkerLost
 
-from ._failures import ConnectFailed, NotSent
+from ._failures import ConnectFailed, NotSent, copy_of
 
 _MAX_UNSENT = 8
 """How often a request that no server took is sent elsewhere: bounds a call against a server that always drains."""
@@ -166,7 +166,7 @@ class Reconnector:
         """Return the failure of an attempt that ended since `ticket` was taken, if there was one."""
         if self._failed == ticket or self._error is None:
             return None
-        return ConnectFailed(self._error.message)
+        return copy_of(self._error)
 
     def pause_s(self, now_s: float) -> float:
         """Return how long to wait before the next attempt, in seconds."""

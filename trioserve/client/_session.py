@@ -66,12 +66,18 @@ class Session:
         ended: Why the connection is over; None while it lives.
     """
 
-    def __init__(self, signatures: dict[ModelKey, Signature], limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        signatures: dict[ModelKey, Signature],
+        limits: Limits = DEFAULT_LIMITS,
+        token: bytes | None = None,
+    ) -> None:
         """Start a conversation.
 
         Args:
             signatures: What earlier connections said about models: shared with them, and added to.
             limits: What is accepted from the server.
+            token: What the server knows the client by.
         """
         self.body: Body | None = None
         self.draining = False
@@ -81,7 +87,7 @@ class Session:
         self._body_flight: Flight | None = None
         self._last_word: TrioserveError | None = None
         self._now_s = 0.0
-        hello = _hello_meta(limits)
+        hello = _hello_meta(limits) + (b"" if token is None else tlv(Tag.AUTH, token))
         self._out.ask(
             ControlCall(lambda: None), lambda rid: frame_bytes(frame(FrameType.HELLO, rid=rid, meta=hello))
         )

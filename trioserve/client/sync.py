@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
 import time
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from trioserve.errors import DeadlineExceeded, TrioserveError
+from trioserve.tls import TlsStream
 from trioserve_protocol import Limits, RequestClass, Signature
 
 from ._address import UnixAddress
@@ -45,6 +47,8 @@ def connect(
     url: str,
     *,
     tenant: str | None = None,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
     retry: RetryPolicy | None = None,
     limits: Limits | None = None,
     timeout_s: float | None = None,
@@ -52,18 +56,21 @@ def connect(
     """Connect to the server at `url`; use the client in a `with` block, or close it.
 
     Args:
-        url: `tcp://host:port` or `unix:///path`.
+        url: `tcp://host:port`, `tls://host:port` or `unix:///path`.
         tenant: Whom requests are counted for, unless a call says otherwise.
+        token: What the server knows the client by, if it asks for that.
+        tls: Whom an encrypted connection trusts, and as whom it appears; None: `client_context()`.
         retry: What to do about errors that the server calls retryable; None: the defaults of `RetryPolicy`.
         limits: What is accepted from the server; None: the protocol's defaults.
-        timeout_s: How long a call may take that does not say so itself, in seconds; None: no bound of the client's
-            own, the model's default deadline holds.
+        timeout_s: How long a call may take that does not say so itself, in seconds; None: the model's default holds.
 
     Raises:
         ValueError: the URL cannot be read.
         Unavailable: the server cannot be reached.
     """
-    return SyncClient(url, tenant=tenant, retry=retry, limits=limits, timeout_s=timeout_s)
+    return SyncClient(
+        url, tenant=tenant, token=token, tls=tls, retry=retry, limits=limits, timeout_s=timeout_s
+    )
 
 
 class SyncClient:
@@ -78,12 +85,14 @@ class SyncClient:
         url: str,
         *,
         tenant: str | None = None,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
         retry: RetryPolicy | None = None,
         limits: Limits | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Connect; arguments as in `connect`."""
-        self._core = Core(url, tenant=tenant, retry=retry, limits=limits)
+        self._core = Core(url, tenant=tenant, token=token, tls=tls, retry=retry, limits=limits)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -303,7 +312,7 @@ class SyncClient:
         pump.look()
         return pump if pump.link.usable else None
 
-    def _add_pump(self, sock: socket.socket) -> Pump:
+    def _add_pump(self, sock: socket.socket | TlsStream) -> Pump:
         with self._lock:
             if self._closed:
                 sock.close()
@@ -314,12 +323,12 @@ class SyncClient:
             self._pumps.append(pump)
             return pump
 
-    def _connect(self, deadline_s: float) -> socket.socket:
+    def _connect(self, deadline_s: float) -> socket.socket | TlsStream:
         core = self._core
         give_up_s = min(deadline_s, time.monotonic() + core.policy.connect_timeout_s)
         failure: OSError | None = None
         try:
-            sock = _dialled(self._endpoints(), give_up_s)
+            sock = _secured(core, _dialled(self._endpoints(), give_up_s), give_up_s)
         except TimeoutError:
             if time.monotonic() >= deadline_s:
                 raise _too_late() from None
@@ -336,8 +345,7 @@ class SyncClient:
         address = self._core.address
         if isinstance(address, UnixAddress):
             return [unix_endpoint(address)]
-        literal = literal_endpoint(address)
-        if literal is not None:
+        if (literal := literal_endpoint(address)) is not None:
             return [literal]
         return found_endpoints(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
 
@@ -346,16 +354,29 @@ def _dialled(endpoints: list[Endpoint], give_up_s: float) -> socket.socket:
     steps = dial(endpoints)
     try:
         while True:
-            sock = next(steps)
-            poller = select.poll()
-            poller.register(sock, select.POLLOUT)
-            if not poller.poll(max(0.0, give_up_s - time.monotonic()) * 1000):
-                raise TimeoutError
+            _wait_for(next(steps), select.POLLOUT, give_up_s)
     except StopIteration as stop:
-        connected: socket.socket = stop.value
-        return connected
+        return cast("socket.socket", stop.value)
     finally:
         steps.close()
+
+
+def _secured(core: Core, sock: socket.socket, give_up_s: float) -> socket.socket | TlsStream:
+    steps = core.secured(sock)
+    try:
+        while True:
+            _wait_for(sock, select.POLLOUT if next(steps) else select.POLLIN, give_up_s)
+    except StopIteration as stop:
+        return cast("socket.socket | TlsStream", stop.value)
+    finally:
+        steps.close()
+
+
+def _wait_for(sock: socket.socket, events: int, give_up_s: float) -> None:
+    poller = select.poll()
+    poller.register(sock, events)
+    if not poller.poll(max(0.0, give_up_s - time.monotonic()) * 1000):
+        raise TimeoutError
 
 
 def _deadline_s(timeout_s: float | None) -> float:

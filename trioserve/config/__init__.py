@@ -2,6 +2,7 @@
 
 from trioserve.config._files import file_problems
 from trioserve.config._model import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
+from trioserve.config._places import admin_socket, run_dir
 from trioserve.config._problem import ConfigError, Problem
 from trioserve.config._repository import (
     find_models,
@@ -13,10 +14,13 @@ from trioserve.config._repository import (
     repository_problems,
 )
 from trioserve.config._rules import config_problems, model_problems
+from trioserve.config._security import AdminConfig, AuthConfig, TlsConfig
 from trioserve.config._server import QuotaConfig, RepositoryConfig, ServerConfig, ServerLimits, WorkerConfig
 from trioserve.config._sources import load_server_config
 
 __all__ = [
+    "AdminConfig",
+    "AuthConfig",
     "BatchingConfig",
     "ConfigError",
     "ModelConfig",
@@ -26,8 +30,10 @@ __all__ = [
     "ServerConfig",
     "ServerLimits",
     "TensorConfig",
+    "TlsConfig",
     "TokenizerConfig",
     "WorkerConfig",
+    "admin_socket",
     "config_problems",
     "file_problems",
     "find_models",
@@ -39,4 +45,5 @@ __all__ = [
     "model_problems",
     "read_model",
     "repository_problems",
+    "run_dir",
 ]

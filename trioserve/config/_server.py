@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from trioserve.config._security import AdminConfig, AuthConfig, TlsConfig
+
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -25,6 +27,16 @@ class ServerLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
     max_connections: Number = 10_000
     """Open connections of one process; the next one is told so and closed."""
+
+    max_connections_per_address: Number = 256
+    """Open connections of one client address, of IPv6 one network of 64 bits; the next one is told so and closed.
+    Raise it where many clients come through one proxy. Connections of Unix sockets are not counted."""
+
+    max_unauthenticated: Number = 256
+    """Open connections that have not authenticated yet, where that is asked for; the next one is told so and closed."""
+
+    unauthenticated_s: Seconds = 5.0
+    """Time that a connection has to authenticate, in seconds."""
 
     header_stall_s: Seconds = 5.0
     """Longest that a header or meta section may take to arrive once its first byte has, in seconds."""
@@ -207,6 +219,15 @@ class ServerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     tenants: dict[str, QuotaConfig] = field(default_factory=dict)
     """Quotas by the name of the tenant: `[tenants.NAME]`."""
+
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Encryption of the TCP port."""
+
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    """Tokens that clients must present."""
+
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    """Who may ask the server about itself."""
 
     workers: WorkerConfig = field(default_factory=WorkerConfig)
     """The processes that run the models."""

@@ -22,14 +22,6 @@ def server_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
     if not config.host and not config.unix_path:
         hint = "a server has a TCP address, a Unix socket or both"
         problems.append(Problem(origin("host"), "host", "an address, because unix_path is empty", '""', hint))
-    nbytes = len(config.unix_path.encode(errors="surrogateescape"))
-    if nbytes > MAX_UNIX_PATH_NBYTES:
-        expected = f"a path of at most {MAX_UNIX_PATH_NBYTES} bytes, as the kernel has it"
-        problems.append(Problem(origin("unix_path"), "unix_path", expected, f"{nbytes} bytes"))
-    for key in ("models", "unix_path", "state_dir", "record"):
-        path = getattr(config, key)
-        if "\0" in path:
-            problems.append(Problem(origin(key), key, "a path without a NUL character", shown(path)))
     limits = config.limits
     for low, high in (
         ("output_soft_nbytes", "output_hard_nbytes"),
@@ -46,7 +38,34 @@ def server_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
         if not MODEL_NAME.fullmatch(name):
             expected = "a letter or digit, then up to 63 letters, digits, `_`, `.` or `-`"
             problems.append(Problem(origin("tenants"), f"tenants.{name}", expected, shown(name)))
+    problems += _path_problems(config, origin)
+    for key in ("key", "client_ca"):
+        if (value := getattr(config.tls, key)) and not config.tls.certificate:
+            expected = f"a file, because tls.{key} is {shown(value)}"
+            problems.append(Problem(origin(f"tls.{key}"), "tls.certificate", expected, '""'))
+    if config.admin.on_data_port == "all" and not config.auth.tokens:
+        hint = "anybody who can connect could change the server"
+        expected = "at most statistics, because auth.tokens is empty"
+        key = "admin.on_data_port"
+        problems.append(Problem(origin(key), key, expected, '"all"', hint))
     return problems + _quota_problems(config, origin)
+
+
+def _path_problems(config: ServerConfig, origin: Origin) -> list[Problem]:
+    """Paths that no system has."""
+    problems: list[Problem] = []
+    for key, path in (("unix_path", config.unix_path), ("admin.unix_path", config.admin.unix_path)):
+        nbytes = len(path.encode(errors="surrogateescape"))
+        if nbytes > MAX_UNIX_PATH_NBYTES:
+            expected = f"a path of at most {MAX_UNIX_PATH_NBYTES} bytes, as the kernel has it"
+            problems.append(Problem(origin(key), key, expected, f"{nbytes} bytes"))
+    paths = {key: getattr(config, key) for key in ("models", "unix_path", "state_dir", "record")}
+    paths |= {f"tls.{key}": getattr(config.tls, key) for key in ("certificate", "key", "client_ca")}
+    paths |= {"auth.tokens": config.auth.tokens, "admin.unix_path": config.admin.unix_path}
+    for key, path in paths.items():
+        if "\0" in path:
+            problems.append(Problem(origin(key), key, "a path without a NUL character", shown(path)))
+    return problems
 
 
 def _quota_problems(config: ServerConfig, origin: Origin) -> list[Problem]:

@@ -53,10 +53,7 @@ def load_server_config(
     problems: list[Problem] = []
     if file is not None:
         table, problems = read_toml(Path(file))
-        if isinstance(table.get("models"), str):
-            table["models"] = str(Path(file).parent / table["models"])
-        if table.get("state_dir", "auto") not in ("", "auto") and isinstance(table["state_dir"], str):
-            table["state_dir"] = str(Path(file).parent / table["state_dir"])
+        _anchor(table, Path(file).parent)
     origins: dict[str, str] = {}
     from_env, found = _from_environment(env or {})
     problems += found
@@ -74,6 +71,26 @@ def load_server_config(
     if config is None or problems:
         raise ConfigError(problems)
     return config
+
+
+_PATHS = (
+    ("", "models", ()),
+    ("", "state_dir", ("", "auto")),
+    ("auth", "tokens", ("",)),
+    ("tls", "certificate", ("",)),
+    ("tls", "key", ("",)),
+    ("tls", "client_ca", ("",)),
+    ("admin", "unix_path", ("", "auto")),
+)
+"""Keys whose value in a file is relative to that file: table, key, values that are no paths."""
+
+
+def _anchor(table: dict[str, Any], folder: Path) -> None:
+    """Makes the paths of a file independent of the working directory."""
+    for name, key, no_paths in _PATHS:
+        part = table.get(name) if name else table
+        if isinstance(part, dict) and isinstance(part.get(key), str) and part[key] not in no_paths:
+            part[key] = str(folder / part[key])
 
 
 def server_keys(kind: type[msgspec.Struct] = ServerConfig, prefix: str = "") -> Iterator[tuple[str, type]]:

@@ -260,6 +260,7 @@ class Intake:
         *,
         many: bool,
     ) -> tuple[Lane, Account]:
+        session.check_may_infer()
         bound = bool(request.handle)
         meta = parse_request_meta(request.meta, bound=bound, limits=self._engine.wire_limits)
         if not bound:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from trioserve.admission import Account
+from trioserve.errors import PermissionDenied
 
 if TYPE_CHECKING:
     from ._lane import Lane
@@ -58,6 +59,7 @@ class Session:
         "max_body_nbytes",
         "max_inflight",
         "max_inflight_nbytes",
+        "may_infer",
         "named",
         "pinned",
         "sink",
@@ -96,7 +98,18 @@ class Session:
         could start and cancel work faster than it ends."""
         self.taken = 0
         """Requests taken off the connection since it opened, refused ones included: the count in GOAWAY."""
+        self.may_infer = True
+        """Whether it may use models. Looked at where a model is looked up, so not once a request."""
         self.closed = False
+
+    def check_may_infer(self) -> None:
+        """Raises.
+
+        Raises:
+            PermissionDenied: it may not use models.
+        """
+        if not self.may_infer:
+            raise PermissionDenied("the role infer is needed for this")
 
     def credit(self, body_nbytes: int) -> int:
         """How many requests of `body_nbytes` each may be admitted now. An idle session may always send one."""

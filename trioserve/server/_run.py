@@ -14,6 +14,7 @@ from trioserve.backends import LoadError, Model, end_import, importing_model
 from trioserve.config import ModelConfig, ServerConfig
 from trioserve.execution import WorkerStartError
 from trioserve.observability import configure_logging
+from trioserve.transport import BadFile
 
 from ._collapse import collapsed
 from ._server import Server
@@ -67,7 +68,7 @@ def serve_forever(config: ServerConfig, models: Sequence[Model | ModelConfig]) -
     server = Server(models, config)
     try:
         trio.run(_serve_with_signals, server)
-    except (OSError, LoadError, WorkerStartError) as error:
+    except (OSError, BadFile, LoadError, WorkerStartError) as error:
         log.error("server_failed", reason=str(error))  # noqa: TRY400  the reason is for the operator, not for us
         return 1
     return 0

@@ -12,6 +12,7 @@ import gc
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -21,10 +22,11 @@ from trioserve.backends import Model, instance_config, signature_of
 from trioserve.config import ModelConfig, ServerConfig
 from trioserve.engine import Engine, Intake
 from trioserve.request import MonotonicClock
-from trioserve.transport import ConnectionGroup, Listener, listen_tcp, listen_unix
+from trioserve.transport import ConnectionGroup
 from trioserve_protocol import Limits
 
 from ._collapse import collapsed
+from ._entrances import Ways, open_ways
 from ._fleet import Fleet
 from ._learning import Learning
 from ._learnt import open_store
@@ -58,6 +60,8 @@ class Server:
         _check_names(self.models)
         self.addresses: tuple[str, ...] = ()
         """What clients connect to, as URLs; empty before the server has started."""
+        self.admin_address = ""
+        """Where the administration is, as a URL; empty before the server has started, or if it has no socket for it."""
         self._draining = trio.Event()
 
     def drain(self) -> None:
@@ -81,16 +85,19 @@ class Server:
             task_status: started with `addresses` once every model is loaded and clients can connect.
 
         Raises:
-            OSError: an address is taken, or `config.record` cannot be a directory.
+            OSError: an address is taken, a file cannot be read, or `config.record` cannot be a directory.
+            BadFile: a file that says who may connect makes no sense.
             WorkerStartError: a worker did not become ready.
             LoadError: a model could not be loaded.
 
         Cancellation: every connection is closed at once; the workers end within their grace.
         """
         with collapsed(), ServerMemory(self.models) as memory, contextlib.ExitStack() as owned:
-            listeners = [owned.enter_context(listener) for listener in await _listen(self.config)]
-            prepare_records(self.config.record)
             clock = MonotonicClock()
+            ways = await open_ways(self.config, clock.now_ns())
+            for way in (*ways.data, *ways.admin):
+                owned.enter_context(way.listener)
+            prepare_records(self.config.record)
             wire_limits = _wire_limits(self.config)
             engine = Engine(self.config, wire_limits, clock)
             for model, slab in zip(self.models, memory.slabs, strict=True):
@@ -114,7 +121,7 @@ class Server:
                 if not self.is_draining:
                     lifecycle = Lifecycle(fleet, group, self.config.models)
                     group.obey_orders(lifecycle.submit)
-                    await self._serve_connections(engine, group, listeners, lifecycle, task_status)
+                    await self._serve_connections(engine, group, ways, lifecycle, task_status)
                     await learning.save(engine.lanes)
                 workers.cancel_scope.cancel()
 
@@ -127,22 +134,29 @@ class Server:
         self,
         engine: Engine,
         group: ConnectionGroup,
-        listeners: list[Listener],
+        ways: Ways,
         lifecycle: Lifecycle,
         task_status: trio.TaskStatus[tuple[str, ...]],
     ) -> None:
         async with trio.open_nursery() as connections:
             await connections.start(group.run)
             async with trio.open_nursery() as accepting:
-                for listener in listeners:
-                    await accepting.start(listener.run, group.add)
+                for way in (*ways.data, *ways.admin):
+                    await accepting.start(way.listener.run, partial(group.add, entrance=way.entrance))
                 accepting.start_soon(lifecycle.run)
                 if self.config.models and (seconds := self.config.repository.poll_seconds):
                     accepting.start_soon(poll_repository, self.config.models, seconds, lifecycle.submit)
-                self.addresses = tuple(listener.address for listener in listeners)
+                self.addresses = tuple(way.listener.address for way in ways.data)
+                self.admin_address = next((way.listener.address for way in ways.admin), "")
                 with _frozen_memory():
                     names = [model.name for model in self.models]
-                    log.info("server_ready", addresses=self.addresses, models=names, pid=os.getpid())
+                    log.info(
+                        "server_ready",
+                        addresses=self.addresses,
+                        admin=self.admin_address,
+                        models=names,
+                        pid=os.getpid(),
+                    )
                     task_status.started(self.addresses)
                     await self._draining.wait()
                 accepting.cancel_scope.cancel()
@@ -201,22 +215,3 @@ def _wire_limits(config: ServerConfig) -> Limits:
         max_tensors=limits.max_tensors,
         max_bytes_elements=limits.max_bytes_elements,
     )
-
-
-async def _listen(config: ServerConfig) -> list[Listener]:
-    """Binds to every address of a configuration.
-
-    Raises:
-        OSError: one is taken; then nothing is left open.
-        ValueError: there is none.
-    """
-    with contextlib.ExitStack() as opened:
-        listeners: list[Listener] = []
-        if config.unix_path:
-            listeners.append(opened.enter_context(listen_unix(config.unix_path, config.backlog)))
-        if config.host:
-            listeners[:0] = await listen_tcp(config.host, config.port, config.backlog)
-        if not listeners:
-            raise ValueError("host, unix_path: expected at least one address to listen on, got none")
-        opened.pop_all()
-    return listeners

@@ -77,14 +77,17 @@ class MemoryNetwork:
         """Wakes whoever waits: a source may be ready for something new."""
         self._changed.set()
 
-    def connect(self, *, room_nbytes: int = UNLIMITED) -> tuple[MemorySocket, MemoryClient]:
+    def connect(
+        self, *, room_nbytes: int = UNLIMITED, address: str = ""
+    ) -> tuple[MemorySocket, MemoryClient]:
         """Both ends of a new connection: the server's, for `ConnectionGroup.add`, and the client's.
 
         Args:
             room_nbytes: how much the server may send beyond what the client has read.
+            address: where the client is, as the server sees it; empty for nowhere.
         """
         client = MemoryClient(self, room_nbytes)
-        return MemorySocket(self, client), client
+        return MemorySocket(self, client, address), client
 
     # ---------------------------------------------------------------- the poller
 
@@ -206,14 +209,16 @@ class MemorySocket:
     Args:
         network: where it is.
         client: the other end.
+        address: where that is; empty for nowhere.
 
     Attributes:
         most_nbytes: called with what a read or write could do at once; what it returns is done, at least 1 byte.
     """
 
-    def __init__(self, network: MemoryNetwork, client: MemoryClient) -> None:
+    def __init__(self, network: MemoryNetwork, client: MemoryClient, address: str = "") -> None:
         self._network: Final = network
         self._client: Final = client
+        self._address: Final = address
         self.most_nbytes: Callable[[int], int] = lambda nbytes: nbytes
         self._shut = False
         self._fd = network.open(self)
@@ -223,8 +228,8 @@ class MemorySocket:
         return self._fd
 
     def getpeername(self) -> object:
-        """A client in memory has no address."""
-        return "memory"
+        """Where the client is."""
+        return (self._address, 1) if self._address else "memory"
 
     def events(self) -> int:
         """See `Source.events`."""
@@ -254,6 +259,15 @@ class MemorySocket:
         buffer[:received] = client.to_server[:received]
         del client.to_server[:received]
         return received
+
+    def recv(self, nbytes: int, flags: int = 0, /) -> bytes:
+        """See `socket.recv`."""
+        buffer = bytearray(min(nbytes, max(1, len(self._client.to_server))))
+        before = bytes(self._client.to_server)
+        received = self.recv_into(memoryview(buffer))
+        if flags & socket.MSG_PEEK:
+            self._client.to_server[:] = before
+        return bytes(buffer[:received])
 
     def send(self, data: Buffer, /) -> int:
         """See `socket.send`."""

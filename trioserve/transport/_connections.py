@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from trioserve.tls import TlsStream
 from trioserve_protocol import Connection, ErrorCode, Role, error_frame
 
+from ._census import Census, counted_address
 from ._control import Control
+from ._doorkeeper import Doorkeeper
+from ._entrance import OPEN, Entrance
 from ._peer import NOBODY, Peer, Socket
 from ._poller import GONE, READABLE, WRITABLE, Poller
 from ._reader import Reader
+from ._tls_peer import TlsPeer
 from ._watch import Watch
 
 if TYPE_CHECKING:
     from trioserve.config import ServerConfig
     from trioserve.engine import Engine, Intake
     from trioserve.request import Clock
+    from trioserve.tls import RawSocket
     from trioserve_protocol import Limits
 
 log = structlog.get_logger(__name__)
@@ -56,7 +62,7 @@ class Connections:
         max_peers: int,
     ) -> None:
         self._engine: Final = engine
-        self._max_connections: Final = config.limits.max_connections
+        self._limits: Final = config.limits
         self._wire_limits: Final = wire_limits
         self._clock: Final = clock
         self._poller: Final = poller
@@ -74,11 +80,13 @@ class Connections:
             wire_limits=wire_limits,
             max_peers=max_peers,
         )
+        self._doorkeeper: Final = Doorkeeper(self, self.reader, self.control, self.watch, config)
+        self._census: Final = Census()
         self._dirty: list[Peer] = []
         self._doomed: list[Peer] = []
         self._turned_away: Final[set[int]] = set()
         self._accepted = 0
-        self._refused = 0
+        self._refused: Final[Counter[str]] = Counter()
         self._endings: Final[Counter[str]] = Counter()
 
     def statistics(self) -> dict[str, Any]:
@@ -86,7 +94,10 @@ class Connections:
         return {
             "open": len(self.peers),
             "accepted": self._accepted,
-            "turned_away": self._refused,
+            "turned_away": self._refused.total(),
+            "turned_away_for": dict(self._refused),
+            "addresses": self._census.addresses,
+            "authentication": self._doorkeeper.statistics(),
             "unsent_nbytes": self.watch.backlog_nbytes,
             "large_bodies": {
                 "direct_nbytes": self.reader.bodies.direct_nbytes,
@@ -97,8 +108,8 @@ class Connections:
 
     # ---------------------------------------------------------------- how they begin
 
-    def add(self, sock: Socket) -> bool:
-        """Serves a connected, non-blocking socket. One too many is told so, and closed.
+    def add(self, sock: Socket, entrance: Entrance = OPEN) -> bool:
+        """Serves a connected, non-blocking socket that came in by an entrance. One too many is told so, and closed.
 
         Returns:
             Whether it is served.
@@ -106,9 +117,9 @@ class Connections:
         Raises:
             OSError: the kernel has no room for it; the socket is closed.
         """
-        excess = len(self.peers) - len(self._turned_away) >= self._max_connections
-        self._refused += excess
-        if excess and len(self._turned_away) >= MAX_TURNED_AWAY:
+        address = _address_of(sock)
+        excess = self._excess(address, entrance)
+        if excess and (entrance.tls or len(self._turned_away) >= MAX_TURNED_AWAY):
             sock.close()
             return False
         try:
@@ -116,19 +127,44 @@ class Connections:
         except BaseException:
             sock.close()
             raise
-        peer = Peer(self, sock, Connection(Role.SERVER, self._wire_limits))
+        peer = self._peer(sock, entrance)
+        peer.address = address
         peer.mask = READABLE
         peer.session = self._engine.open_session(peer)
-        self.reader.open(peer)
         self.watch.opened(peer)
         self.peers[peer.fd] = peer
+        self._census.enter(address)
         if excess:
             self._turned_away.add(peer.fd)
-            reply = error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS)
+            reply = error_frame(0, ErrorCode.TOO_MANY_CONNECTIONS, excess)
             self.dismiss(peer, reply, "turned away", self._clock.now_ns())
             return False
+        self._doorkeeper.meet(peer, entrance, self._clock.now_ns())
         self._accepted += 1
         return True
+
+    def _peer(self, sock: Socket, entrance: Entrance) -> Peer:
+        machine = Connection(Role.SERVER, self._wire_limits)
+        if entrance.tls is None:
+            return Peer(self, sock, machine)
+        context = entrance.tls.current(self._clock.now_ns())
+        return TlsPeer(self, TlsStream(cast("RawSocket", sock), context, server_side=True), machine)
+
+    def _excess(self, address: str, entrance: Entrance) -> str:
+        """Of which there are too many for one more connection, in words for its client; empty if of nothing."""
+        limits = self._limits
+        if len(self.peers) - len(self._turned_away) >= limits.max_connections:
+            which, message = "server", f"the server has {limits.max_connections:,} connections"
+        elif self._census.of(address) >= limits.max_connections_per_address:
+            which = "address"
+            message = f"this address has {limits.max_connections_per_address:,} connections"
+        elif not entrance.is_open and self._doorkeeper.waiting >= limits.max_unauthenticated:
+            which = "unauthenticated"
+            message = f"{limits.max_unauthenticated:,} connections have not authenticated yet"
+        else:
+            return ""
+        self._refused[which] += 1
+        return message
 
     # ---------------------------------------------------------------- what they may do
 
@@ -160,6 +196,10 @@ class Connections:
         elif mask & WRITABLE:
             peer.flush_backlog()
         return bool(mask & READABLE) and not peer.doomed
+
+    def overdue(self, peer: Peer, now_ns: int) -> None:
+        """See `Keeper.overdue`."""
+        self._doorkeeper.overdue(peer, now_ns)
 
     def want_flush(self, peer: Peer) -> None:
         """See `Owner.want_flush`."""
@@ -233,6 +273,8 @@ class Connections:
         del self.peers[peer.fd]
         self.reader.ready.pop(peer.fd, None)
         self._turned_away.discard(peer.fd)
+        self._doorkeeper.forget(peer)
+        self._census.leave(peer.address)
         self.watch.forget(peer)
         self._engine.close_session(peer.session)
         peer.session.sink = NOBODY
@@ -247,3 +289,10 @@ class Connections:
         while self._doomed:
             self._close(self._doomed.pop())
         self._dirty.clear()
+
+
+def _address_of(sock: Socket) -> str:
+    try:
+        return counted_address(sock.getpeername())
+    except OSError:
+        return ""  # it has gone again

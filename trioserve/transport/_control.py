@@ -13,7 +13,6 @@ from trioserve_protocol import (
     Bind,
     Cancel,
     ErrorCode,
-    Feature,
     Features,
     FrameType,
     Hello,
@@ -34,6 +33,7 @@ from trioserve_protocol import (
     tlv,
 )
 
+from ._entrance import AdminLevel
 from ._model_order import ORDERS_HINT, ModelOrder, order_in
 
 if TYPE_CHECKING:
@@ -43,8 +43,14 @@ if TYPE_CHECKING:
     from ._peer import Peer
 
 KIB: Final = 1024
-SERVED_FEATURES: Final = Feature(0)
-"""Optional parts of the protocol that this server has: none yet, and it says so in WELCOME."""
+
+
+ANSWERED_FROM: Final = {
+    "health": AdminLevel.HEALTH,
+    "models": AdminLevel.MODELS,
+    "statistics": AdminLevel.STATISTICS,
+}
+"""What a connection must be entitled to for each operation; for one that is not listed, to all."""
 
 
 class Control:
@@ -90,14 +96,13 @@ class Control:
         return True
 
     def _hello(self, peer: Peer, event: Hello) -> None:
-        missing = event.features.must & ~int(SERVED_FEATURES)
+        served = int(peer.access.features)
+        missing = event.features.must & ~served
         if missing:
-            message = (
-                f"features: expected a subset of {int(SERVED_FEATURES):#x}, got {event.features.must:#x}"
-            )
+            message = f"features: expected a subset of {served:#x}, got {event.features.must:#x}"
             peer.write_soon(error_frame(event.rid, ErrorCode.UNSUPPORTED_FEATURE, message))
             return
-        agreed = (event.features.must | event.features.may) & int(SERVED_FEATURES)
+        agreed = (event.features.must | event.features.may) & served
         session, limits = peer.session, self._engine.config.limits
         if event.tenant is not None:
             self._engine.name_tenant(session, event.tenant)
@@ -118,7 +123,7 @@ class Control:
             control_per_s=limits.control_frames_per_s,
         )
         meta = (
-            tlv(Tag.FEATURES, Features(agreed, int(SERVED_FEATURES)).encode())
+            tlv(Tag.FEATURES, Features(agreed, served).encode())
             + tlv(Tag.LIMITS, welcome.encode())
             + tlv(Tag.SERVER, self._server.encode())
         )
@@ -137,6 +142,7 @@ class Control:
             peer.write_soon(error_frame(event.rid, ErrorCode.UNKNOWN_TLV, message))
             return
         try:
+            session.check_may_infer()
             lane = self._engine.find(event.model, event.version)
             self._intake.check_takes_result(session, lane)
         except (TrioserveError, RemoteProtocolError) as error:
@@ -165,18 +171,30 @@ class Control:
 
     def _admin(self, peer: Peer, event: Admin) -> None:
         if self.obey is not None and (order := order_in(event, peer)) is not None:
-            self.obey(order)
+            if peer.access.admin < AdminLevel.ALL:
+                self._deny(peer, event.rid, order.op)
+            else:
+                self.obey(order)
             return
         try:
             request = msgspec.json.decode(event.payload)
             name = request["op"]
             answer = self._admin_handlers[name]
+            needed = ANSWERED_FROM.get(name, AdminLevel.ALL)
         except (msgspec.DecodeError, RecursionError, TypeError, KeyError):
             known = ", ".join(self._admin_handlers)
             message = f'ADMIN: expected {{"op": NAME}} with NAME one of {known}{ORDERS_HINT}'
             peer.write_soon(error_frame(event.rid, ErrorCode.INVALID_ARGUMENT, message))
             return
+        if peer.access.admin < needed:
+            self._deny(peer, event.rid, name)
+            return
         peer.write_soon(admin_frame(event.rid, msgspec.json.encode(answer())))
+
+    @staticmethod
+    def _deny(peer: Peer, rid: int, name: str) -> None:
+        message = f"ADMIN {name} is not answered here; see `admin` in the server's configuration"
+        peer.write_soon(error_frame(rid, ErrorCode.PERMISSION_DENIED, message))
 
     def _health(self) -> dict[str, Any]:
         engine = self._engine

@@ -18,6 +18,7 @@ import trio
 from trioserve_protocol import goaway_frame
 
 from ._connections import Connections
+from ._entrance import OPEN, Entrance
 from ._poller import READABLE, EpollPoller, Poller
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ class ConnectionGroup:
         """What is counted of connections, as JSON values."""
         return self._connections.statistics()
 
-    def add(self, sock: Socket) -> None:
-        """Serves a connected, non-blocking socket from the next turn on.
+    def add(self, sock: Socket, entrance: Entrance = OPEN) -> None:
+        """Serves a connected, non-blocking socket, which came in by an entrance, from the next turn on.
 
         One too many is told so, and closed; one that comes after the group's end is closed.
 
@@ -118,8 +119,8 @@ class ConnectionGroup:
         """
         if self._closed:
             sock.close()
-        elif not self._connections.add(sock):
-            self.settle()
+        elif not self._connections.add(sock, entrance) or not entrance.is_open:
+            self.settle()  # it may say nothing at all, and its time runs
 
     def watch_stage(self, fd: int, collect: Callable[[int], None]) -> None:
         """Calls `collect(now_ns)` in every turn in which a worker's link is readable."""
@@ -245,7 +246,7 @@ class ConnectionGroup:
         for _ in range(len(ready)):
             peer = ready.pop(next(iter(ready)))
             try:
-                units += reader.parse_kept(peer, now_ns)
+                units += reader.go_on(peer, now_ns)
             except Exception as error:  # noqa: BLE001  one connection's failure
                 self._connections.failed(peer, error, now_ns)
             if units >= self._turn_units // 2 or clock_ns() > end_ns:

@@ -60,6 +60,11 @@ class Listener:
         self._path: Final = path
         self._inode: Final = _inode(path)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a Unix socket."""
+        return self._path is not None
+
     def __enter__(self) -> Self:
         """Nothing: the socket is open."""
         return self
@@ -148,13 +153,14 @@ def _prepare(peer: socket.socket) -> bool:
     return True
 
 
-async def listen_tcp(host: str, port: int, backlog: int) -> list[Listener]:
+async def listen_tcp(host: str, port: int, backlog: int, *, scheme: str = "tcp") -> list[Listener]:
     """Binds to every address of a host.
 
     Args:
         host: name or address.
         port: 0 for a free one, the same for all addresses.
         backlog: connections that the kernel holds ready.
+        scheme: what the addresses' URLs begin with.
 
     Raises:
         OSError: the host is unknown or an address is taken; then nothing is left open.
@@ -162,18 +168,18 @@ async def listen_tcp(host: str, port: int, backlog: int) -> list[Listener]:
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise _cannot_listen(error, f"tcp://{host}:{port}") from error
+        raise _cannot_listen(error, f"{scheme}://{host}:{port}") from error
     addresses: list[tuple[int, Any]] = [(family, address) for family, _, _, _, address in found]
     for _ in range(PORT_TRIES - 1):
         try:
-            return _bind_all(addresses, port, backlog)
+            return _bind_all(addresses, port, backlog, scheme)
         except OSError as error:
             if port or error.errno != errno.EADDRINUSE:
                 raise
-    return _bind_all(addresses, port, backlog)
+    return _bind_all(addresses, port, backlog, scheme)
 
 
-def _bind_all(addresses: Sequence[tuple[int, Any]], port: int, backlog: int) -> list[Listener]:
+def _bind_all(addresses: Sequence[tuple[int, Any]], port: int, backlog: int, scheme: str) -> list[Listener]:
     """Binds to every address that this machine has; to one at least."""
     missing: OSError | None = None
     with contextlib.ExitStack() as opened:
@@ -182,13 +188,13 @@ def _bind_all(addresses: Sequence[tuple[int, Any]], port: int, backlog: int) -> 
             try:
                 sock = _bound(family, (address[0], port, *address[2:]))
             except OSError as error:
-                failure = _cannot_listen(error, f"tcp://{_shown(family, address[0])}:{port}")
+                failure = _cannot_listen(error, f"{scheme}://{_shown(family, address[0])}:{port}")
                 if error.errno not in _NOT_HERE:
                     raise failure from error
                 missing = failure  # `localhost` on a machine without IPv6, say
                 continue
             port = sock.getsockname()[1]
-            url = f"tcp://{_shown(family, address[0])}:{port}"
+            url = f"{scheme}://{_shown(family, address[0])}:{port}"
             listeners.append(opened.enter_context(Listener(sock, url, backlog)))
         if missing is not None and not listeners:
             raise missing
@@ -218,12 +224,13 @@ def _bound(family: int, address: tuple[str | int, ...]) -> socket.socket:
     return sock
 
 
-def listen_unix(path: str, backlog: int) -> Listener:
+def listen_unix(path: str, backlog: int, *, private: bool = False) -> Listener:
     """Binds to a Unix socket. A stale socket file is replaced; any other file, or a socket that is served, is not.
 
     Args:
         path: of the socket's file, which is removed when the listener is closed.
         backlog: connections that the kernel holds ready.
+        private: whether only the user that runs the server may connect, whatever the umask is.
 
     Raises:
         OSError: the path is taken or cannot be made.
@@ -231,11 +238,16 @@ def listen_unix(path: str, backlog: int) -> Listener:
     file = Path(path).absolute()
     _remove_stale(file)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    # Of the whole process, and so for a moment only: a mode that is changed later would leave a gap.
+    umask = os.umask(0o177) if private else -1
     try:
         sock.bind(str(file))
     except OSError as error:
         sock.close()
         raise _cannot_listen(error, f"unix://{file}") from error
+    finally:
+        if private:
+            os.umask(umask)
     return Listener(sock, f"unix://{file}", backlog, file)
 
 

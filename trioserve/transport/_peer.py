@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trioserve.engine import Arrival, Session
     from trioserve_protocol import Connection
 
+    from ._entrance import Access
     from ._gather import Gather
 
 MAX_PARTS: Final = 512
@@ -83,6 +84,8 @@ class Peer:
         "_owner",
         "_send",
         "_soon",
+        "access",
+        "address",
         "arrival",
         "arrival_since_ns",
         "backlog_nbytes",
@@ -90,6 +93,7 @@ class Peer:
         "control_tokens",
         "control_tokens_ns",
         "doomed",
+        "due_ns",
         "ending",
         "fd",
         "finished",
@@ -111,6 +115,10 @@ class Peer:
     )
 
     session: Session
+    access: Access
+    """What it may do."""
+    address: str
+    """What it is counted under, empty if it is not."""
     step: Callable[[Peer, int], int]
     """What is done when the socket is readable, the reader's choice; returns what it took of the turn's budget."""
 
@@ -139,12 +147,12 @@ class Peer:
         self.backlog_nbytes = 0
         self.backlog_since_ns = 0
         """Since when the backlog is above its soft limit, 0 if it is not."""
-        self.control_tokens = 0.0
-        self.control_tokens_ns = 0
+        self.control_tokens, self.control_tokens_ns = 0.0, 0
         self.finished = False
         """The client has closed its sending side."""
-        self.lingers_until_ns = 0
-        """Until when what the client still sends is read and dropped, so that it can read why; 0 if it is not."""
+        self.lingers_until_ns = self.due_ns = 0
+        """Until when what the client still sends is read and dropped, so that it can read why; when it must have
+        authenticated, or is told that it did not. 0: not at all."""
         self.ending = ""
         """Why the connection has been dismissed."""
         self.doomed = ""
@@ -168,6 +176,11 @@ class Peer:
     def is_paused(self) -> bool:
         """Whether nothing is taken from it for now: it sent too many control frames, or does not read its replies."""
         return self.control_tokens < 0 or bool(self.backlog_since_ns)
+
+    @property
+    def holds_input(self) -> bool:
+        """Whether its socket has bytes that no poller reports."""
+        return False
 
     # ---------------------------------------------------------------- sending
 

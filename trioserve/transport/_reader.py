@@ -108,6 +108,18 @@ class Reader:
         """A connection is new."""
         peer.step = self._read_frames
 
+    def go_on(self, peer: Peer, now_ns: int) -> int:
+        """Serves a connection with bytes in user space; it is not in `ready` any more."""
+        if peer.unparsed:
+            units = self.parse_kept(peer, now_ns)
+        elif peer.finished or (peer.is_paused and not peer.lingers_until_ns):
+            return 0
+        else:
+            units = peer.step(peer, now_ns)
+        if peer.holds_input:
+            self.ready[peer.fd] = peer
+        return units
+
     def parse_kept(self, peer: Peer, now_ns: int) -> int:
         """Goes on with bytes that were received in an earlier turn; the connection is not in `ready` any more."""
         kept, read_ns = len(peer.tail), peer.tail_ns
@@ -146,7 +158,7 @@ class Reader:
 
     def resume(self, peer: Peer) -> None:
         """The connection is not paused any more: it goes on where it stopped."""
-        if peer.unparsed:
+        if peer.unparsed or peer.holds_input:
             self.ready[peer.fd] = peer
 
     def stop(self, peer: Peer) -> None:

@@ -43,6 +43,10 @@ class Keeper(Protocol):
         """Reads from it, or does not, as its state says."""
         ...
 
+    def overdue(self, peer: Peer, now_ns: int) -> None:
+        """The time is over that a connection had to authenticate."""
+        ...
+
 
 class Watch:
     """The connections of a group that are in a state with a time limit.
@@ -82,6 +86,11 @@ class Watch:
         """The connection is new: it may send control frames for a second at once."""
         peer.control_tokens = float(self._limits.control_frames_per_s)
 
+    def expect(self, peer: Peer, due_ns: int) -> None:
+        """The connection has until then to authenticate; 0: it has done so."""
+        peer.due_ns = due_ns
+        self._watched[peer.fd] = peer
+
     def frame_begun(self, peer: Peer, now_ns: int) -> None:
         """The connection holds an incomplete frame that began now."""
         peer.stalled_since_ns = now_ns
@@ -97,6 +106,7 @@ class Watch:
 
     def linger(self, peer: Peer, now_ns: int) -> None:
         """The connection has been told why it ends."""
+        peer.due_ns = 0
         peer.lingers_until_ns = now_ns + LINGER_NS
         self._watched[peer.fd] = peer
 
@@ -157,6 +167,10 @@ class Watch:
         if peer.lingers_until_ns:
             if now_ns >= peer.lingers_until_ns:
                 self._group.doom(peer, peer.ending)
+            return True
+        if peer.due_ns:
+            if now_ns >= peer.due_ns:
+                self._group.overdue(peer, now_ns)
             return True
         if peer.control_tokens < 0:
             self._refill(peer, now_ns)

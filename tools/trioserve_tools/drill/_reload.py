@@ -15,7 +15,7 @@ import trio
 from trioserve_protocol import ErrorCode
 from trioserve_tools.server_process import server_process
 
-from ._drill import SERVED, Field, Finding, exactly, none_of
+from ._drill import SERVED, Field, Finding, exactly, none_of, options
 from ._ledger import Ledger
 from ._observe import fds_of, leaks
 from ._traffic import traffic
@@ -40,7 +40,8 @@ async def reload_under_load(field: Field) -> list[Finding]:
     with tempfile.TemporaryDirectory(prefix="trioserve-reload-") as folder:
         repository = Path(folder)
         shutil.copytree(SERVED / "double", repository / "double")
-        async with server_process(repository) as server:
+        admin = repository / "admin.sock"
+        async with server_process(repository, *options(f"admin.unix_path={admin}")) as server:
             fds = await fds_of(server)
             async with traffic(server.port, RATE, field.rng(), CAPACITY) as load:
                 for number in range(field.count):
@@ -49,7 +50,7 @@ async def reload_under_load(field: Field) -> list[Finding]:
                     (repository / "double" / "model.py").write_text(text)
                     await trio.sleep(QUIET_S)
                     began_ns = time.monotonic_ns()
-                    outcome = await _reload(server.port)
+                    outcome = await _reload(admin)
                     windows.append((began_ns, time.monotonic_ns()))
                     surprises += outcome != (ErrorCode.ABORTED if is_broken else ErrorCode.OK)
                     field.progress(f"change {number + 1} of {field.count}: {load.ledger.statuses()}")
@@ -60,9 +61,9 @@ async def reload_under_load(field: Field) -> list[Finding]:
     return _findings(field, load.ledger, windows, surprises, leaked)
 
 
-async def _reload(port: int) -> int:
-    """Orders a reload; returns its status."""
-    async with wire(port) as asking:
+async def _reload(admin: Path) -> int:
+    """Orders a reload, by the server's admin socket; returns its status."""
+    async with wire(admin) as asking:
         return (await asking.order({"op": "reload", "model": "double"})).status
 
 

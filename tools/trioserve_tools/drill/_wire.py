@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from struct import pack
 from typing import Any, NamedTuple
 
@@ -133,16 +134,19 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(port: int, model: str = "") -> AsyncIterator[Wire]:
+async def wire(place: int | Path, model: str = "") -> AsyncIterator[Wire]:
     """A connection to a server on this machine.
 
     Args:
-        port: Of the server.
+        place: Port of the server, or its Unix socket.
         model: Bound to `HANDLE`, if there is one.
     """
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    if isinstance(place, int):
+        stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", place)
+    else:
+        stream = await trio.open_unix_socket(place)
     if not isinstance(stream, trio.SocketStream):
-        raise AssertionError("a TCP stream that is no socket stream: this is a bug")  # noqa: TRY004  ours
+        raise AssertionError("a stream of a socket that is no socket stream: this is a bug")  # noqa: TRY004  ours
     async with stream:
         opened = Wire(stream)
         if model:

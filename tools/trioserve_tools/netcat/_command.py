@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from trioserve.client import Address, UnixAddress, parse_url
+from trioserve.client import Address, UnixAddress, client_context, parse_url
 from trioserve_protocol import (
     FrameType,
     ProtocolError,
     RequestClass,
+    Tag,
     bind_frame,
     frame,
     frame_bytes,
     infer_flags,
     ping_frame,
+    tlv,
 )
 
 from ._build import build, infer, parse_hex, parse_json, with_body_nbytes
@@ -82,11 +85,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(steps=None)
     parser.add_argument(
-        "url", nargs="?", default="tcp://127.0.0.1:7001", help="HOST:PORT, tcp://..., unix:///path"
+        "url", nargs="?", default="tcp://127.0.0.1:7001", help="HOST:PORT, tcp://..., tls://..., unix:///path"
     )
     _add_frames(parser.add_argument_group("frames"))
     _add_request_options(parser.add_argument_group("requests of --infer"))
     _add_manners(parser.add_argument_group("manners"))
+    parser.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="authorities that a tls:// server is trusted by (default: the system's)",
+    )
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output", choices=("dump", "json", "raw"), default="dump", help="of what comes back"
@@ -105,12 +113,12 @@ def run(args: argparse.Namespace) -> int:
             return 0
         data = _frames(args)
         address = parse_url(args.url)
-        manners = _manners(args)
+        manners = _manners(args, address)
     except (OSError, ValueError, ProtocolError) as error:
         print(f"trioserve nc: {error}", file=sys.stderr)
         return USAGE_ERROR
     try:
-        sock = _connected(address, args.wait)
+        sock = _connected(address, args.wait, args.ca_file)
     except OSError as error:
         print(f"trioserve nc: {address}: {error.strerror or error}", file=sys.stderr)
         return NOT_CONNECTED
@@ -130,7 +138,7 @@ def _add_frames(group: argparse._ArgumentGroup) -> None:
     step("--raw", "bytes as they are, - for stdin", "FILE")
     step("--json", "frames as JSON objects, - for stdin", "FILE")
     step("--json-frame", "one frame as a JSON object", "JSON")
-    step("--hello", "HELLO")
+    step("--hello", "HELLO, with the token in the variable TRIOSERVE_TOKEN if that is set")
     step("--ping", "PING")
     step("--bind", "BIND of a model, to handle 1, 2, ...", "MODEL")
     step("--infer", "INFER by name; without meta if the model was bound before", "MODEL")
@@ -167,7 +175,10 @@ def _add_manners(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _manners(args: argparse.Namespace) -> Manners:
+def _manners(args: argparse.Namespace, address: Address) -> Manners:
+    if args.half_close and not isinstance(address, UnixAddress) and address.tls:
+        # Python's `ssl` reads on after it has said goodbye, and drops what comes instead of a goodbye.
+        raise ValueError("--half-close: expected an address without TLS")
     if args.slow is not None and not args.slow > 0:
         raise ValueError(f"--slow: expected more than 0 bytes a second, got {args.slow:g}")
     return Manners(
@@ -196,7 +207,9 @@ def _step(args: argparse.Namespace, name: str, value: str, rid: int, handles: di
         text = value if name == "json_frame" else _read(value).decode()
         return [build(described, rid + offset) for offset, described in enumerate(parse_json(text))]
     if name == "hello":
-        return [frame_bytes(frame(FrameType.HELLO, rid=rid))]
+        token = os.environ.get("TRIOSERVE_TOKEN")
+        meta = tlv(Tag.AUTH, token) if token else b""
+        return [frame_bytes(frame(FrameType.HELLO, rid=rid, meta=meta))]
     if name == "ping":
         return [ping_frame(rid)]
     if name == "bind":
@@ -230,7 +243,7 @@ def _read(name: str) -> bytes:
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
-def _connected(address: Address, timeout_s: float) -> socket.socket:
+def _connected(address: Address, timeout_s: float, ca_file: str | None) -> socket.socket:
     if isinstance(address, UnixAddress):
         with ExitStack() as undo:
             sock = undo.enter_context(socket.socket(socket.AF_UNIX))
@@ -238,7 +251,15 @@ def _connected(address: Address, timeout_s: float) -> socket.socket:
             sock.connect(address.sockaddr)
             undo.pop_all()
             return sock
-    return socket.create_connection((address.host, address.port), timeout_s)
+    sock = socket.create_connection((address.host, address.port), timeout_s)
+    if not address.tls:
+        return sock
+    try:
+        # Only records of up to 16 KiB are read ahead of us, and reads are larger: polling the socket is enough.
+        return client_context(ca_file).wrap_socket(sock, server_hostname=address.host)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _explain(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from trioserve_protocol import FrameType, cancel_frame
 from ._wire import ANSWERED, REQUESTS, Frame, Splitter
 
 _READ_NBYTES = 1 << 20
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _SLICE_S = 0.05
 """A slow sender writes this often."""
 
@@ -134,7 +136,7 @@ class Exchange:
             self._next_write_s = now_s + len(part) / self._manners.bytes_per_s
         try:
             sent = self._sock.send(part)
-        except BlockingIOError:
+        except _NOT_NOW:
             return
         except OSError:
             self._unsent = self._unsent[:0]  # What the server said about it is still to be read.
@@ -164,7 +166,7 @@ class Exchange:
         """Read once; returns whether the server is still there."""
         try:
             data = self._sock.recv(_READ_NBYTES)
-        except BlockingIOError:
+        except _NOT_NOW:
             return True
         except OSError:
             data = b""
