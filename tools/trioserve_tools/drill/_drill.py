@@ -19,6 +19,7 @@ SERVED: Final = Path(__file__).parent / "served"
 
 QUICK_STALL_S: Final = 0.5
 QUICK_SOFT_S: Final = 0.5
+QUICK_SECOND: Final = 0.3
 QUICK_OPTIONS: Final = (
     f"limits.header_stall_s={QUICK_STALL_S}",
     f"limits.output_soft_s={QUICK_SOFT_S}",
@@ -80,6 +81,11 @@ class Field:
 
     server: ServerProcess
     """Serves `SERVED`. Other drills use it too: it must be left as it was found."""
+
+    @property
+    def seconds(self) -> float:
+        """The count of a drill that counts seconds; the short form's are shorter."""
+        return self.count * (QUICK_SECOND if self.quick else 1.0)
 
     @asynccontextmanager
     async def fresh_server(self, *settings: str) -> AsyncIterator[ServerProcess]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from trioserve_protocol import RequestClass
 from trioserve_tools.server_process import ServerProcess
 
-from ._drill import Field, Finding, none_of
+from ._drill import QUICK_SECOND, Field, Finding, none_of
 from ._models import REQUESTS, Sleeper, sleeper_requests, sleepers
 from ._overload import Subject, capacity_of
 from ._paced import merged, poisson, preambles, run_script
@@ -51,7 +51,7 @@ async def tenant_flood(field: Field) -> list[Finding]:
         field.timing("others' p99 over their p99 without it", others_ms[1] / others_ms[0], 1.5, "x"),
         field.at_least("Jain of rate over fair share", jain(rates / fair_shares(asked, rates.sum())), 0.98),
         Finding("others' requests in time", 100 * float(others.in_time(SLA_MS).mean()), unit="%"),
-        Finding("served of all, over capacity", rates.sum() / field.count / capacity),
+        Finding("served of all, over capacity", rates.sum() / field.seconds / capacity),
         Finding("capacity", capacity, unit="requests/s"),
     ]
 
@@ -60,7 +60,7 @@ async def _run_tenants(field: Field, server: ServerProcess, rates: Sequence[floa
     rng = field.rng()
     links = preambles("sleeper", TENANTS * LINKS, [f"tenant-{i // LINKS}" for i in range(TENANTS * LINKS)])
     schedules = [
-        _moved(poisson([(rate, float(field.count))], LINKS, REQUESTS, rng), tenant * LINKS)
+        _moved(poisson([(rate, field.seconds)], LINKS, REQUESTS, rng), tenant * LINKS)
         for tenant, rate in enumerate(rates)
     ]
     return await run_script(Script(links, sleeper_requests(SLA_MS), merged(schedules)), server.port)
@@ -142,7 +142,7 @@ async def class_floods(field: Field) -> list[Finding]:
         upper = await _run_classes(field, server, capacity, UPPER_FLOODS)
     critical = lower.only(_of_classes(lower, (RequestClass.CRITICAL_PLUS, RequestClass.CRITICAL)))
     floors = [
-        float(upper.only(_of_classes(upper, (one,))).in_time(SLA_MS).sum()) / field.count / (FLOOR * capacity)
+        float(upper.only(_of_classes(upper, (one,))).in_time(SLA_MS).sum()) / field.seconds / (FLOOR * capacity)
         for one in (RequestClass.SHEDDABLE_PLUS, RequestClass.SHEDDABLE)
     ]
     return [
@@ -155,7 +155,7 @@ async def class_floods(field: Field) -> list[Finding]:
         field.at_least("floor of SHEDDABLE_PLUS beside a critical flood", floors[0], ENOUGH, "x"),
         field.at_least("floor of SHEDDABLE beside a critical flood", floors[1], ENOUGH, "x"),
         *(
-            Finding(f"goodput, {name} flood", record.in_time(SLA_MS).sum() / field.count / capacity)
+            Finding(f"goodput, {name} flood", record.in_time(SLA_MS).sum() / field.seconds / capacity)
             for name, record in (("sheddable", lower), ("critical", upper))
         ),
     ]
@@ -174,7 +174,7 @@ async def _run_classes(
         requests += sleeper_requests(SLA_MS, RequestClass(number))
     schedules = [
         _moved(
-            poisson([(part * capacity, float(field.count))], LINKS, REQUESTS, rng),
+            poisson([(part * capacity, field.seconds)], LINKS, REQUESTS, rng),
             int(one) * LINKS,
             int(one) * REQUESTS,
         )
@@ -187,4 +187,4 @@ async def _run_classes(
 
 async def _capacity(field: Field, server: ServerProcess) -> float:
     subject = Subject(server, "sleeper", SLA_MS, [], sleeper_requests(UNHURRIED_MS), ((64, 1), (64, 2)))
-    return await capacity_of(subject, 1.0 if field.quick else 3.0)
+    return await capacity_of(subject, QUICK_SECOND if field.quick else 3.0)

@@ -32,7 +32,7 @@ async def low_load(field: Field) -> list[Finding]:
     server's. A bare reflector, a process that answers with nothing computed, gets the same requests afterwards: that is
     what it takes here to wake one process that has slept for as long, and the server is two.
     """
-    schedule = poisson([(LOAD / 0.0052, float(field.count))], 8, 16, field.rng())
+    schedule = poisson([(LOAD / 0.0052, field.seconds)], 8, 16, field.rng())
     requests = sleeper_requests(DEADLINE_MS)
     async with sleepers(Sleeper("sleeper", 5, 0.2)) as server:
         before = await statistics_of(server.port, "sleeper")
@@ -86,7 +86,7 @@ async def closed_loop(field: Field) -> list[Finding]:
             script = Script(
                 preambles(model.name, CLIENTS),
                 sleeper_requests(DEADLINE_MS),
-                Loop(float(field.count), think_s=THINK_S),
+                Loop(field.seconds, think_s=THINK_S),
             )
             record = await run_script(script, server.port)
             bad += _bad(record)
@@ -119,7 +119,7 @@ async def bursts(field: Field) -> list[Finding]:
     bad = 0
     async with sleepers(*(Sleeper(name, 5, 0, policy=name) for name in ("adaptive", "greedy"))) as server:
         for name in ("adaptive", "greedy"):
-            record = await _run_bursts(server, name, field.count)
+            record = await _run_bursts(server, name, field.seconds)
             bad += _bad(record)
             means_ms[name] = float(record.only(np.arange(len(record)) > len(record) // 5).latency_ms.mean())
     return [

@@ -50,7 +50,7 @@ async def mixed_lengths(field: Field) -> list[Finding]:
         )
         async with server_process(repository) as server:
             before = await statistics_of(server.port, "minilm")
-            script = Script(preambles("minilm", CLIENTS), requests, Loop(float(field.count)))
+            script = Script(preambles("minilm", CLIENTS), requests, Loop(field.seconds))
             record = await run_script(script, server.port)
             after = await statistics_of(server.port, "minilm")
             await server.end()

@@ -20,7 +20,7 @@ from trioserve_tools.minilm.throughput import some_questions
 from trioserve_tools.server_process import ServerProcess, server_process
 from trioserve_tools.wheels import WheelError
 
-from ._drill import Field, Finding, NotRun, none_of
+from ._drill import QUICK_SECOND, Field, Finding, NotRun, none_of
 from ._models import WHEELS, Sleeper, minilm_repository, sleeper_requests, sleepers, statistics_of
 from ._observe import fds_of, leaks
 from ._paced import kept_pace, poisson, preambles, run_script, template
@@ -124,9 +124,9 @@ async def overload_minilm(field: Field) -> list[Finding]:
 
 async def _overload(field: Field, subject: Subject) -> list[Finding]:
     fds = await fds_of(subject.server)
-    capacity = await capacity_of(subject, 1.0 if field.quick else 5.0)
+    capacity = await capacity_of(subject, QUICK_SECOND if field.quick else 5.0)
     field.progress(f"capacity {capacity:.0f} requests a second")
-    below = await _open_run(field, subject, [(BELOW * capacity, field.count)])
+    below = await _open_run(field, subject, [(BELOW * capacity, field.seconds)])
     floods = []
     for factor in FACTORS:
         floods.append(await _flood(field, subject, factor, capacity))
@@ -197,7 +197,7 @@ async def _open_run(field: Field, subject: Subject, phases: Sequence[tuple[float
 
 
 async def _flood(field: Field, subject: Subject, factor: float, capacity: float) -> Flood:
-    seconds, afterwards_s = float(field.count), 1.0 if field.quick else AFTERWARDS_S
+    seconds, afterwards_s = field.seconds, QUICK_SECOND if field.quick else AFTERWARDS_S
     before = await statistics_of(subject.server.port, subject.model)
     phases = [(factor * capacity, seconds), (AFTERWARDS * capacity, afterwards_s)]
     record = await _open_run(field, subject, phases)

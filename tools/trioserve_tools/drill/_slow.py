@@ -20,7 +20,8 @@ from ._wire import Wire, infer, wire
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-SETTLE_S: Final = 0.5
+SETTLE_S: Final = 1.3
+"""A server that has become idle is woken once more, by its watchdog, within a second."""
 
 
 # ---------------------------------------------------------------- a header byte a second
