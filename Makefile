@@ -53,7 +53,7 @@ drill: $(VENV)/.demo ## break it on purpose and count what was lost
 
 # ------------------------------------------------------------------ check
 test: lint docs ## lint, types, docs and the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/.dev ## ruff, flake8-async, mypy --strict, import contracts
 	$(BIN)/ruff check --quiet .

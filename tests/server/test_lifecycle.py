@@ -77,7 +77,7 @@ ONE, TWO, OTHER = model(version=1), model(version=2), model("other")
         (ModelOrder("reload", "m", 2), [ONE, OTHER, TWO], {("m", 2)}),
         (ModelOrder("reload", "m"), [OTHER, ONE, TWO], {("m", 1), ("m", 2)}),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, ModelOrder) else "",
 )
 async def test_what_an_order_comes_to(order: ModelOrder, left: list[ModelConfig], fresh: Any) -> None:
     _, lifecycle = obeying(ONE, TWO, OTHER)
@@ -101,7 +101,7 @@ async def test_what_is_served_need_not_be_loaded() -> None:
         (ModelOrder("load", "m", 7), ErrorCode.VERSION_NOT_FOUND),
         (ModelOrder("unload", ""), ErrorCode.MODEL_NOT_FOUND),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, ModelOrder) else "",
 )
 async def test_what_there_is_not_cannot_be_changed(order: ModelOrder, code: ErrorCode) -> None:
     _, lifecycle = obeying(ONE)

