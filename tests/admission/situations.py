@@ -46,7 +46,7 @@ def situation(**changes: Any) -> Situation:
         rho=0.0,
         eta_ns=0,
         overtaken=0.0,
-        over_share=False,
+        left_share=0.0,
         deadlines_ns=None,
     )
     return plain._replace(**changes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.admission.situations import MS, NOW, S10, US, D, behind, rule, situation
 from trioserve.admission import Situation, Verdict
-from trioserve.admission._rule import MAX_RETRY_NS, QUOTA_SHARE
+from trioserve.admission._rule import MAX_RETRY_NS
 
 
 def needed_ns(case: Situation, count: int = 1, **changes: Any) -> int:
@@ -84,9 +84,13 @@ def test_executors_share_the_batches_ahead() -> None:
     assert needed_ns(pair._replace(ahead=20), executors=2) == pytest.approx(S10 + 5.1 * MS + later, abs=2)
 
 
+SHARE = 0.2
+"""Of the SLA, left over."""
+
+
 def test_a_tenant_over_its_share_must_have_time_to_spare() -> None:
-    greedy = situation(over_share=True)
-    assert needed_ns(greedy) - needed_ns(situation()) == pytest.approx(QUOTA_SHARE * 50 * MS, abs=2)
+    greedy = situation(left_share=SHARE)
+    assert needed_ns(greedy) - needed_ns(situation()) == pytest.approx(SHARE * 50 * MS, abs=2)
     short = needed_ns(greedy, sla_ns=10 * MS) - needed_ns(situation(), sla_ns=10 * MS)
     assert short == pytest.approx(S10 + 3 * D, abs=2)
 
@@ -94,10 +98,10 @@ def test_a_tenant_over_its_share_must_have_time_to_spare() -> None:
 def test_an_idle_server_is_there_for_all() -> None:
     """Nobody could use the room that one over its share would leave."""
     idle = situation(idle=True, free_ns=[0], reserved=0)
-    assert needed_ns(idle._replace(over_share=True)) == needed_ns(idle)
+    assert needed_ns(idle._replace(left_share=SHARE)) == needed_ns(idle)
     waiting = idle._replace(waiting=3, ahead=3)
-    assert needed_ns(waiting._replace(over_share=True)) > needed_ns(waiting)
-    assert needed_ns(idle._replace(idle=False, over_share=True)) > needed_ns(idle._replace(idle=False))
+    assert needed_ns(waiting._replace(left_share=SHARE)) > needed_ns(waiting)
+    assert needed_ns(idle._replace(idle=False, left_share=SHARE)) > needed_ns(idle._replace(idle=False))
 
 
 def test_it_is_near_where_little_is_left_or_nothing() -> None:

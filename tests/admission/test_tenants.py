@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trioserve.admission import Account, Quota, Tenants
-from trioserve.admission._tenants import ACTIVE_NS, MAX_TENANTS, SETTLE_NS, Bucket
+from trioserve.admission._tenants import ACTIVE_NS, MAX_TENANTS, MOST_LEFT, SETTLE_NS, USED, Bucket
 
 S = 1_000_000_000
 TEN_A_SECOND = Quota(10.0, 5)
@@ -128,7 +128,9 @@ def test_who_has_more_than_its_part_is_over() -> None:
     tenants = Tenants()
     one, two, three = (tenants.account(name, S) for name in "abc")
     use(tenants, {one: 0.6, two: 0.3, three: 0.1})
-    assert [account.is_over for account in (one, two, three)] == [True, False, False]
+    assert [account.leaves for account in (one, two, three)] == pytest.approx(
+        [0.6 / USED * MOST_LEFT, 0, 0], rel=0.02
+    )
     assert one.share == pytest.approx(0.6, rel=0.02)
     assert tenants.active == 3
 
@@ -137,16 +139,16 @@ def test_a_little_more_is_tolerated() -> None:
     tenants = Tenants()
     one, two = tenants.own(), tenants.own()
     use(tenants, {one: 0.53, two: 0.47})
-    assert not one.is_over
+    assert not one.leaves
 
 
 def test_who_is_alone_may_have_all() -> None:
     tenants = Tenants()
     one, two = tenants.own(), tenants.own()
     now_ns = use(tenants, {one: 0.9, two: 0.1})
-    assert one.is_over
+    assert one.leaves == pytest.approx(2 * 0.1 / USED * MOST_LEFT, rel=0.02)
     now_ns = use(tenants, {one: 0.99}, now_ns)
-    assert not one.is_over
+    assert not one.leaves
     tenants.settle(now_ns + 2 * ACTIVE_NS)
     assert tenants.active == 0
     assert one.share == 0

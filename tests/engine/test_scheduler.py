@@ -91,7 +91,7 @@ def test_a_payload_on_its_way_takes_the_full_rule_unless_there_is_time_enough() 
 def test_a_tenant_over_its_share_is_shed_first() -> None:
     lane = Lane()
     lane.offer(56, NOW + 50 * MS)
-    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, standing=Standing(over_share=True)) == (0, SHED)
+    assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW, standing=Standing(left_share=0.2)) == (0, SHED)
     assert lane.scheduler.admit(1, 1, NOW + 50 * MS, NOW) == (1, OK)
 
 

@@ -206,8 +206,8 @@ def test_a_share_is_one_of_all_executors(make_world: MakeWorld) -> None:
             engine.tenants.count(account, 0.6 * 5 * MS)
         engine.tenants.settle(S + number * 5 * MS)
     assert one.share == pytest.approx(0.3, rel=0.02)
-    assert not one.is_over
-    assert not other.is_over
+    assert not one.leaves
+    assert not other.leaves
 
 
 def test_a_long_pause_gives_no_more_than_a_burst(limited: World) -> None:

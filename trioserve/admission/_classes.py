@@ -35,16 +35,23 @@ NEAR_SHARE: Final = 0.75
 """Of the executors' time: while less is asked for in all, there is room for every class, and none leaves any."""
 
 
+CLASS_SHARE: Final = 0.2
+"""Of the SLA, what a request must have left over whose class leaves room for another one."""
+
+
 class Standing(NamedTuple):
     """How a request stands to those of other classes and tenants."""
 
-    over_share: bool = False
-    """Whether it leaves room for them: its tenant has more than its share, or its class yields."""
+    left_share: float = 0.0
+    """Of the SLA, what it must have left over for them: because its tenant has more than its share, or its class
+    yields."""
     overtaking: float = 0.0
     """Part of the capacity that better classes ask for."""
-    lesser_ns: int | None = None
+    lesser_ns: int = 2**62
     """Rows whose keys are further behind their deadlines are of lesser classes: no promise to them is kept against
-    this one. None if there are none."""
+    this one."""
+    overrules: bool = False
+    """Whether lesser classes are in use."""
 
 
 class Classes:
@@ -100,15 +107,15 @@ class Classes:
         self.due_ns = 0
         """When the shares should be looked at again."""
 
-    def standing(self, klass: int, *, is_over: bool) -> Standing:
+    def standing(self, klass: int, tenant_leaves: float) -> Standing:
         """That of a request of a class, as it was at the last look.
 
         Args:
             klass: class bits of the wire.
-            is_over: whether its tenant has more than its share.
+            tenant_leaves: of the SLA, what its tenant leaves the others.
         """
-        lesser_ns = self.natural_ns[klass] if self.overrules[klass] else None
-        return Standing(self.yields[klass] or is_over, self.overtaking[klass], lesser_ns)
+        left_share = max(tenant_leaves, CLASS_SHARE if self.yields[klass] else 0.0)
+        return Standing(left_share, self.overtaking[klass], self.natural_ns[klass], self.overrules[klass])
 
     def load(self, now_ns: int) -> float:
         """Part of the executors' time that is asked for in all, as it was at the last look and forgotten since."""

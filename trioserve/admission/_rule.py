@@ -42,9 +42,6 @@ HOPELESS_BATCHES: Final = 2
 MOST_LOOKS: Final = 16
 """Batches of another model that are looked at before it is put off."""
 
-QUOTA_SHARE: Final = 0.2
-"""Of the SLA, that a tenant over its share must have left over."""
-
 
 class Service(Protocol):
     """What the rule asks of a service-time model; `trioserve.batching.ServiceModel` is one."""
@@ -83,8 +80,8 @@ class Situation(NamedTuple):
     """Time until the payload is complete; 0 if it is."""
     overtaken: float
     """Units of better classes that are expected to come until an executor is free, and to be served first."""
-    over_share: bool
-    """Whether its tenant takes more than its share while others are active."""
+    left_share: float
+    """Of the SLA, what it must have left over for other tenants and classes; 0 if it leaves them no room."""
     deadlines_ns: Callable[[int, int], Sequence[int]] | None
     """Of the rows that will be served after it, in service order, the deadlines of every so manieth: from which number
     on, and how many from one to the next. None if all that wait are ahead."""
@@ -239,8 +236,8 @@ class Rule:
         if situation.reserved + before + units_each > cap_units:
             return max(1.0, self.service.mean_ns(self.max_units))
         finish_ns = self._finish(situation.ahead + before + units_each - 1, now_ns, situation)
-        if situation.over_share and (situation.waiting or not situation.idle):
-            finish_ns += max(self.service.quantile_ns(self.full_units), QUOTA_SHARE * self.sla_ns)
+        if situation.left_share and (situation.waiting or not situation.idle):
+            finish_ns += max(self.service.quantile_ns(self.full_units), situation.left_share * self.sla_ns)
         if finish_ns > deadline_ns:
             return finish_ns - deadline_ns
         self._is_near = deadline_ns - finish_ns < self.near_ns / 2

@@ -24,6 +24,16 @@ SEEN_NS: Final = 1e-3
 TOLERANCE: Final = 1.1
 """How much more than an equal part a tenant has before it leaves room."""
 
+MOST_LEFT: Final = 0.5
+"""Of the SLA, what who has more leaves the others if they use their parts. With 0.2 a tenant that asks for ten times
+its part doubles the others' 99th percentile; what is served in all is the same."""
+
+USED: Final = 0.8
+"""Of their parts, which others use for all of it to be left to them; of less, less."""
+
+RECENT_NS: Final = 50_000_000
+"""Nothing is left to those who have not asked for so long: they were here a moment ago, and may be gone."""
+
 SETTLE_NS: Final = 5_000_000
 SETTLE_EACH_NS: Final = 20_000
 """Least time between two looks at the shares: so much, and so much for each account."""
@@ -91,7 +101,7 @@ class Account:
         bucket: its quota; None for none.
     """
 
-    __slots__ = ("bucket", "is_over", "last_ns", "pending_ns", "share")
+    __slots__ = ("bucket", "last_ns", "leaves", "pending_ns", "share")
 
     def __init__(self, bucket: Bucket | None = None) -> None:
         self.bucket: Final = bucket
@@ -101,8 +111,8 @@ class Account:
         """Of the executors' time."""
         self.last_ns = 0
         """When it was last seen to have been admitted something."""
-        self.is_over = False
-        """Whether it has more than its part, others being active."""
+        self.leaves = 0.0
+        """Of the SLA, what a request of it must have left over, for it has more than its part and others ask, too."""
 
     def grant(self, count: int, now_ns: int) -> int:
         """How many of `count` requests its quota allows now; they are taken off it."""
@@ -209,12 +219,13 @@ class Tenants:
             account.share = left * account.share + share * account.pending_ns
             account.pending_ns = 0.0
             if now_ns - account.last_ns > ACTIVE_NS:
-                account.share, account.is_over = 0.0, False
+                account.share = account.leaves = 0.0
                 del self._active[account]
-        part = TOLERANCE / max(1, len(self._active))
-        alone = len(self._active) < 2
+        part = 1 / max(2, len(self._active))
+        asked = sum([account.share for account in self._active if now_ns - account.last_ns < RECENT_NS])
         for account in self._active:
-            account.is_over = not alone and account.share > part
+            others = max(0.0, asked - account.share) / (USED * (1 - part))
+            account.leaves = MOST_LEFT * min(1.0, others) if account.share > TOLERANCE * part else 0.0
         self.due_ns = now_ns + SETTLE_NS + SETTLE_EACH_NS * len(self._active)
 
     @property

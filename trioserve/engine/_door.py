@@ -154,7 +154,7 @@ class Door:
         self._settle_shares(now_ns)
         deadline_ns = now_ns + timeout_ns
         key_ns = deadline_ns + classes.offsets_ns[klass]
-        standing = classes.standing(klass, is_over=account is not None and account.is_over)
+        standing = classes.standing(klass, 0.0 if account is None else account.leaves)
         admitted, code = scheduler.admit(
             count,
             units_each,
@@ -174,7 +174,7 @@ class Door:
             tenants.count(account, busy_ns + SEEN_NS)
         if code is ErrorCode.SHED:
             self.room.shed(deadline_ns, count - admitted)
-            if rows_each == 1 and not standing.over_share:  # whoever comes next needs no less
+            if rows_each == 1 and not standing.left_share:  # whoever comes next needs no less
                 self._remember_shed(klass, timeout_ns, eta_ns, now_ns)
         if scheduler.is_tense(now_ns):
             self.alarm()

@@ -132,7 +132,7 @@ class Intake:
         flags = int(np.bitwise_or.reduce(run.flags))
         columns = not tenants.has_quotas and _takes_columns(lane, run)
         terms = terms_of(lane, None, run, flags, now_ns) if columns else None
-        if terms is None or not (terms.is_calm or not any(session.account.is_over for session in sessions)):
+        if terms is None or not (terms.is_calm or not any(session.account.leaves for session in sessions)):
             for row, session in enumerate(sessions):
                 self.admit(session, _request_of(run, row), now_ns)
             return

@@ -169,7 +169,7 @@ class Scheduler:
         reserved = self.reserved + units
         key_ns = key_ns or deadline_ns
         ready_ns = eta_ns + (0 if self.upstream_ns is None else self.upstream_ns(key_ns))
-        is_plain = not (standing.over_share or others_ns or self.occupancy.is_away) and spare_ns == inf
+        is_plain = not (standing.left_share or others_ns or self.occupancy.is_away) and spare_ns == inf
         if is_plain and self.rule.is_calm(reserved, deadline_ns, now_ns + ready_ns):
             self.reserved = reserved
             return count, ErrorCode.OK
@@ -188,7 +188,7 @@ class Scheduler:
         if not admitted and ready_ns < distance_ns and not others_ns and spare_ns == inf:
             admitted = int(situation.is_empty and self._lessons.wants_probe(now_ns))
         self.reserved += admitted * units_each
-        if standing.lesser_ns is not None and situation.deadlines_ns:
+        if standing.overrules and situation.deadlines_ns:
             self._overruled_ns = now_ns
         if admitted == count:
             return count, ErrorCode.OK
@@ -207,7 +207,7 @@ class Scheduler:
     ) -> Situation:
         queue, scale = self.queue, self.units_per_row
         ahead = queue.ahead(key_ns)
-        lesser_ns = NEVER_NS if standing.lesser_ns is None else standing.lesser_ns
+        lesser_ns = standing.lesser_ns
         rate, shorter = self.offered.rates(distance_ns, now_ns)
         occupancy = self.occupancy
         occupancy.look(now_ns)
@@ -222,7 +222,7 @@ class Scheduler:
             self.rule.rho_of(shorter),
             eta_ns,
             0.0,
-            standing.over_share,
+            standing.left_share,
             None if ahead == queue.rows else lambda first, step: queue.every(ahead + first, step, lesser_ns),
             scale,
         )

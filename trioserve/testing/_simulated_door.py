@@ -57,7 +57,7 @@ class SimulatedDoor:
             now_ns,
             key_ns=key_ns,
             eta_ns=eta_ns,
-            standing=classes.standing(klass, is_over=account.is_over),
+            standing=classes.standing(klass, account.leaves),
         )
         classes.offered_ns[klass] += scheduler.unit_ns + SEEN_NS
         busy_ns = admitted * scheduler.unit_ns + SEEN_NS
