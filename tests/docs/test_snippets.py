@@ -114,20 +114,10 @@ def run_shell(script: Path, port: int, commands: Path | None = None) -> str:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     text = script.read_text(encoding="utf-8").replace("7001", str(port))
-    command = ["bash", "-euo", "pipefail", "-c", text]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment(commands),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=True,
-    )
-    return done.stdout
+    return succeed(["bash", "-euo", "pipefail", "-c", text], ROOT, commands)
 
 
-def succeed(command: list[str], repository: Path, commands: Path) -> str:
+def succeed(command: list[str], repository: Path, commands: Path | None) -> str:
     """What a command of the guide prints, which must end well."""
     done = subprocess.run(
         command,

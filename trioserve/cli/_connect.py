@@ -7,13 +7,12 @@ import os
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from trioserve.client import client_context
-from trioserve.config import admin_socket
+from trioserve.config import LOOPBACK_HOSTS, admin_socket
 
-LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 TOKEN_VARIABLE = "TRIOSERVE_TOKEN"  # noqa: S105  the name of a variable
 
 
@@ -47,7 +46,7 @@ def admin_url(url: str) -> str:
         url: where it serves.
     """
     parts = urlsplit(url)
-    if parts.hostname not in LOOPBACK or not parts.port:
+    if parts.hostname not in LOOPBACK_HOSTS or not parts.port:
         return url
     with suppress(RuntimeError):
         if (path := admin_socket(str(parts.port))).is_socket():

@@ -2,7 +2,7 @@
 
 from trioserve.config._files import file_problems
 from trioserve.config._model import BatchingConfig, ModelConfig, TensorConfig, TokenizerConfig
-from trioserve.config._places import admin_socket, run_dir
+from trioserve.config._places import LOOPBACK_HOSTS, admin_socket, run_dir
 from trioserve.config._problem import ConfigError, Problem
 from trioserve.config._repository import (
     find_models,
@@ -19,6 +19,7 @@ from trioserve.config._server import QuotaConfig, RepositoryConfig, ServerConfig
 from trioserve.config._sources import load_server_config
 
 __all__ = [
+    "LOOPBACK_HOSTS",
     "AdminConfig",
     "AuthConfig",
     "BatchingConfig",

@@ -1,9 +1,13 @@
-"""Where the servers of a user keep the sockets of their administration."""
+"""What is near: this machine's own addresses, and where a user's servers keep the sockets of their administration."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
+"""What no other machine can reach, nor listen to."""
 
 
 def run_dir() -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from trioserve.config import admin_socket, run_dir
+from trioserve.config import LOOPBACK_HOSTS, admin_socket, run_dir
 from trioserve.transport import (
     Access,
     AdminLevel,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ADMIN_BACKLOG: Final = 16
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Way(NamedTuple):
@@ -58,7 +57,7 @@ async def open_ways(config: ServerConfig, now_ns: int) -> Ways:
     level = AdminLevel[config.admin.on_data_port.upper()]
     entrance = Entrance(Access(admin=level), tokens)
     tls = Certificates(config.tls, now_ns) if config.tls.certificate else None
-    if tokens is not None and tls is None and config.host and config.host not in _LOOPBACK:
+    if tokens is not None and tls is None and config.host and config.host not in LOOPBACK_HOSTS:
         log.warning("tokens_unprotected", host=config.host, hint="tokens travel as they are")
     with contextlib.ExitStack() as opened:
         data: list[Listener] = []

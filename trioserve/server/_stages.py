@@ -13,6 +13,8 @@ from trioserve.engine import Executor
 from trioserve.execution import supervise_worker
 from trioserve.request import NEVER_NS
 
+from ._swap import fault_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -69,7 +71,6 @@ class StageKeeper:
         self._waiting: _Waiting | None = None
         self._links: Final[dict[int, StageLink]] = {}
         """By epoch: of the workers that are not reaped yet."""
-        self._kind = ""
         self._spare_pid = 0
         self.lost = ""
         """How a worker ended that was ready and had no stage yet; empty if it did not."""
@@ -86,7 +87,8 @@ class StageKeeper:
     def _take(self, stage: Executor | Tokenizer) -> None:
         self._stage = stage
         self._clock = stage.lanes[0].clock
-        stage.health.kind, stage.health.spare_pid = self._kind, self._spare_pid
+        stage.health.kind = "executor" if isinstance(stage, Executor) else "tokenizer"
+        stage.health.spare_pid = self._spare_pid
         stage.on_detach = self._group.unwatch_stage
 
     async def start(self, nursery: trio.Nursery, spec: WorkerSpec) -> ReadyInfo:
@@ -103,9 +105,6 @@ class StageKeeper:
 
         Cancellation: the worker is ended.
         """
-        self._kind = spec.kind
-        if self._stage is not None:
-            self._stage.health.kind = spec.kind
 
         async def supervise(  # noqa: ASYNC128 - `supervise_worker` reports the start
             *, task_status: trio.TaskStatus[ReadyInfo]
@@ -227,7 +226,5 @@ class StageKeeper:
 
 
 def faults_of(info: ReadyInfo) -> list[str]:
-    """Why models of a worker do not serve; most reasons name the model already."""
-    return [
-        f"{model.name}: {model.error.removeprefix(f'{model.name}: ')}" for model in info.models if model.error
-    ]
+    """Why models of a worker do not serve."""
+    return [fault_of(model.name, model.error) for model in info.models if model.error]

@@ -140,12 +140,13 @@ def check_ready(swap: Swap, infos: Mapping[WorkerKind, ReadyInfo]) -> None:
     for info in infos.values():
         for model in info.models:
             if model.error:
-                raise ChangeFailed(model.stage, _named(model.name, model.error))
+                raise ChangeFailed(model.stage, fault_of(model.name, model.error))
     if "executor" in infos:
         for seat, model in zip(swap.seats, infos["executor"].models, strict=True):
             if seat.is_fresh and model.doubt:
-                raise ChangeFailed(model.stage, _named(model.name, model.doubt))
+                raise ChangeFailed(model.stage, fault_of(model.name, model.doubt))
 
 
-def _named(name: str, reason: str) -> str:
+def fault_of(name: str, reason: str) -> str:
+    """Why a model does not serve, its name first; most reasons begin with it already."""
     return f"{name}: {reason.removeprefix(f'{name}: ')}"
